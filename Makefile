@@ -1,0 +1,53 @@
+# Every target is one call of a program in scripts/; what they do and say is written, and tested, there.
+# Variables are given as in `make up MODE=cpu JUPYTER_PORT=9000`, in the environment or in .env.
+
+PYTHON ?= python3
+ARGS ?=
+
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+##@ Use
+.PHONY: up down url logs status shell ssh selftest
+up: ## start JupyterLab and SSH, on the GPU where there is one
+	@$(PYTHON) scripts/up $(ARGS)
+down: ## stop what runs; your code, home and keys stay
+	@$(PYTHON) scripts/down $(ARGS)
+url: ## print the link to JupyterLab, with its token
+	@$(PYTHON) scripts/url $(ARGS)
+logs: ## show the log, and follow it on a terminal
+	@$(PYTHON) scripts/logs $(ARGS)
+status: ## say what runs, how it is, and how its self-test ended
+	@$(PYTHON) scripts/status $(ARGS)
+shell: ## open a shell in the environment
+	@$(PYTHON) scripts/shell $(ARGS)
+ssh: ## log in over SSH (not in local mode)
+	@$(PYTHON) scripts/ssh $(ARGS)
+selftest: ## check GPU, driver, CUDA and PyTorch; say cause and remedy
+	@$(PYTHON) scripts/selftest $(ARGS)
+
+##@ Look first
+.PHONY: help preflight
+help: ## this list
+	@$(PYTHON) scripts/help
+preflight: ## say what `make up` would do here, and why; change nothing
+	@$(PYTHON) scripts/preflight $(ARGS)
+
+##@ Work on Torchtap
+.PHONY: build test lint format notebooks bench lock clean
+build: ## build the image and start nothing
+	@$(PYTHON) scripts/build $(ARGS)
+test: ## run every test this machine can run (ARGS="-k name")
+	@$(PYTHON) scripts/test $(ARGS)
+lint: ## ruff, mypy, shellcheck and hadolint
+	@$(PYTHON) scripts/lint
+format: ## let ruff mend and format
+	@$(PYTHON) scripts/lint --fix
+notebooks: ## execute the notebooks, as the tests do
+	@$(PYTHON) scripts/test -m notebook $(ARGS)
+bench: ## measure (ARGS=image: one subject)
+	@$(PYTHON) scripts/bench $(ARGS)
+lock: ## remake the lock files (ARGS=--upgrade: newer versions)
+	@$(PYTHON) scripts/venv --dev scripts/lock $(ARGS)
+clean: ## remove caches (ARGS=--all: .venv and images too; never data)
+	@$(PYTHON) scripts/clean $(ARGS)

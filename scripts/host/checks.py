@@ -1,0 +1,66 @@
+"""`scripts/test` and `scripts/lint`: what has to be green before a commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from host import proc, venv
+from host.paths import Paths
+from host.show import Problem, say
+
+
+def test(argv: Sequence[str]) -> int:
+    """Run the tests that this machine can run. Arguments go to pytest."""
+    paths = Paths()
+    place, _ = venv.ensure(paths, dev=True)
+    command: list[str | Path] = [place.python, "-m", "pytest", *argv]
+    return proc.become(command, env=place.environment(os.environ), cwd=paths.root)
+
+
+def is_script(path: Path, *interpreters: str) -> bool:
+    """Whether the first line of a file names one of these interpreters."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline(200)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and any(name.encode() in first for name in interpreters)
+
+
+def tracked(paths: Paths) -> list[Path]:
+    """Every file of the checkout that git knows or would add."""
+    listed = proc.ask(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=paths.root)
+    if not listed.ok:
+        raise Problem(
+            f"git ls-files: {listed.said}", "The linters look at what git knows, so they need a clone."
+        )
+    return [path for name in listed.out.split("\0") if name and (path := paths.root / name).is_file()]
+
+
+def lint(argv: Sequence[str]) -> int:
+    """Run every linter and say at the end which ones complain. `--fix` lets ruff mend and format."""
+    if set(argv) - {"--fix"}:
+        raise Problem(f"unknown argument {argv[0]!r}: only --fix is known")
+    paths = Paths()
+    place, _ = venv.ensure(paths, dev=True)
+    files = tracked(paths)
+    bare = [path for path in files if not path.suffix]
+    python = [".", *map(str, (path for path in bare if is_script(path, "python")))]
+    shell = [path for path in files if path.suffix == ".sh" or is_script(path, "/sh", "bash", " sh")]
+    docker = [path for path in files if path.name == "Dockerfile"]
+    fix = bool(argv)
+    checks: list[tuple[str, list[str | Path]]] = [
+        ("ruff check", ["ruff", "check", "--quiet", *(["--fix"] if fix else []), *python]),
+        ("ruff format", ["ruff", "format", "--quiet", *([] if fix else ["--check", "--diff"]), *python]),
+        ("mypy", ["mypy", "--no-error-summary"]),
+    ]
+    checks += [("shellcheck", ["shellcheck", *shell])] if shell else []
+    checks += [("hadolint", ["hadolint", *docker])] if docker else []
+    complaints = []
+    for title, (tool, *arguments) in checks:
+        rc = proc.watch([place.bin / tool, *arguments], env=place.environment(os.environ), cwd=paths.root)
+        say("lint", f"{title}: {'ok' if rc == 0 else 'see above'}")
+        complaints += [title] if rc else []
+    return 1 if complaints else 0

@@ -1,0 +1,152 @@
+"""Running other programs: a call has a time limit or shows its output; an absent program raises nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import IO
+
+NOT_FOUND = 127
+TIMED_OUT = 124
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a program ended. `rc` is 127 when it does not exist, 124 when it was ended by its time limit."""
+
+    rc: int
+    out: str = ""
+    err: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.rc == 0
+
+    @property
+    def said(self) -> str:
+        """Its last words: the last line of stderr, else of stdout, else its exit code."""
+        for text in (self.err, self.out):
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            if lines:
+                return lines[-1]
+        return f"exit code {self.rc}"
+
+
+def ask(
+    argv: Sequence[str | Path],
+    *,
+    timeout_s: float = 30.0,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+) -> Done:
+    """Run a program for its answer; after `timeout_s` it and what it started are killed.
+
+    A program stuck in the kernel (nvidia-smi on a lost GPU) takes no signal: it is left behind after 2 s.
+    """
+    try:
+        child = subprocess.Popen(
+            [str(word) for word in argv],
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=dict(env) if env is not None else None,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except OSError as error:  # not there, or not executable
+        return Done(NOT_FOUND, "", f"{argv[0]}: {error.strerror or error}")
+    try:
+        out, err = child.communicate(stdin, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        kill_group(child.pid)
+        try:
+            child.communicate(timeout=2)
+        except subprocess.TimeoutExpired:
+            for pipe in (child.stdin, child.stdout, child.stderr):
+                if pipe is not None:
+                    pipe.close()
+        return Done(TIMED_OUT, "", f"{Path(argv[0]).name} gave no answer in {timeout_s:g} s")
+    return Done(child.returncode, out, err)
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL for a process group that we started; gone already is fine."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def follow(argv: Sequence[str | Path], tick: Callable[[float, str], None], *, every_s: float = 1.0) -> Done:
+    """Run a program to its end; `tick(elapsed seconds, its last line)` is called every `every_s`."""
+    began = time.monotonic()
+    out: list[str] = []
+    err: list[str] = []
+
+    def read(pipe: IO[str], lines: list[str]) -> None:
+        for line in pipe:
+            lines.append(line)
+
+    try:
+        child = subprocess.Popen(
+            [str(word) for word in argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        return Done(NOT_FOUND, "", f"{argv[0]}: {error.strerror or error}")
+    assert child.stdout is not None
+    assert child.stderr is not None
+    readers = [
+        Thread(target=read, args=pair, daemon=True) for pair in ((child.stdout, out), (child.stderr, err))
+    ]
+    for reader in readers:
+        reader.start()
+    try:
+        while True:
+            try:
+                child.wait(timeout=every_s)
+                break
+            except subprocess.TimeoutExpired:
+                tick(time.monotonic() - began, out[-1].strip() if out else "")
+    except BaseException:  # Ctrl-C: the child got it too, and must not outlive us
+        child.terminate()
+        child.wait()
+        raise
+    for reader in readers:
+        reader.join(timeout=2)
+    return Done(child.returncode, "".join(out), "".join(err))
+
+
+def watch(
+    argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> int:
+    """Run a program in the foreground, its output shown as it comes. Ctrl-C reaches it and rises here."""
+    words = [str(word) for word in argv]
+    try:
+        return subprocess.run(
+            words, env=dict(env) if env is not None else None, cwd=cwd, check=False
+        ).returncode
+    except OSError:
+        return NOT_FOUND
+
+
+def become(argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path | None = None) -> int:
+    """Replace this process by a program: terminal and exit code become its own. Returns 127 when absent."""
+    if cwd is not None:
+        os.chdir(cwd)
+    try:
+        os.execvpe(str(argv[0]), [str(word) for word in argv], dict(env))
+    except OSError:
+        return NOT_FOUND
