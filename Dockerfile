@@ -57,7 +57,7 @@ RUN --mount=type=bind,from=tools,source=/tools,target=/tools \
 ARG BASE_IMAGE
 RUN --mount=type=bind,source=docker/build/manifest.py,target=/build/manifest.py \
     --mount=type=bind,source=src/torchtap/variants.py,target=/build/variants.py \
-    /opt/torchtap/venv/bin/python /build/manifest.py --variant "${VARIANT}" --base "${BASE_IMAGE}" \
+    /opt/torchtap/venv/bin/python -B /build/manifest.py --variant "${VARIANT}" --base "${BASE_IMAGE}" \
       --out /opt/torchtap/manifest.json
 
 # ---- Start-up, configuration, notebooks, torchtap ---------------------------------------------------------------------

@@ -1,0 +1,36 @@
+"""The user `dev` under any user id: the three files that libnss-extrausers reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NAME = "dev"
+IMAGE_ID = 1000  # what /etc/passwd of the image says
+# libnss-extrausers answers for no id below this one, so that it can never name a system account.
+LOWEST_EXTRA_ID = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who Jupyter, SSH sessions and commands run as."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]  # supplementary, from --group-add
+    home: str
+    shell: str = "/bin/bash"
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Name and text of each file below /var/lib/extrausers.
+
+        >>> Account(12345, 54321, (), "/home/dev").files["passwd"]
+        'dev:x:12345:54321::/home/dev:/bin/bash\\n'
+        """
+        return {
+            "passwd": f"{NAME}:x:{self.uid}:{self.gid}::{self.home}:{self.shell}\n",
+            # A group of this id may have a name already; a second name for it does no harm.
+            "group": f"{NAME}:x:{self.gid}:\n",
+            # "*" is no password but, other than "!", not a locked account: sshd lets keys in.
+            "shadow": f"{NAME}:*:19000:0:99999:7:::\n",
+        }

@@ -1,0 +1,103 @@
+"""`start`: what tini runs. Ends by becoming s6-svscan or the user's command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+
+from entrypoint import apply, log, paths
+from entrypoint.gather import gather
+from entrypoint.plan import Plan, PlanError, make_plan
+from entrypoint.roles import Choice, choose, nearest
+from entrypoint.settings import Settings, SettingsError
+
+# Exit codes: those of `docker run` for commands (126, 127), and of the self-test (1), else 2 for a usage error.
+CANNOT_RUN, NOT_FOUND, USAGE, SELFTEST_FAILED = 126, 127, 2, 1
+
+
+def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Start the role or command named by `words`. Returns only when that is impossible."""
+    try:
+        settings = Settings.read(environment)
+        choice = choose(words)
+        if choice.command and (code := _unusable(choice, environment)):
+            return code
+        plan = make_plan(settings, choice, gather(environment, settings))
+    except SettingsError as error:
+        log.error("start", str(error))
+        return USAGE
+    except PlanError as error:
+        log.error("start", str(error), error.remedy)
+        return USAGE
+    apply.apply(plan)
+    if plan.command:
+        return _become_command(plan)
+    if plan.selftest_first and not _passes_selftest(plan):
+        return SELFTEST_FAILED
+    _announce(plan)
+    apply.supervise(plan)
+    return CANNOT_RUN
+
+
+def _unusable(choice: Choice, environment: Mapping[str, str]) -> int:
+    """The exit code for a command that does not exist; 0 when it does."""
+    name = choice.command[0]
+    path = environment.get("PATH", os.defpath)
+    if "/" in name or shutil.which(name, path=path):
+        return 0  # a path may lead into a volume that only the user can read: execvp will tell
+    near = nearest(name, _commands(path))
+    hint = (
+        f"did you mean {near}?" if near else "roles: dev, jupyter, ssh, selftest; anything else is a command"
+    )
+    log.error("start", f"{name!r} is neither a role nor a command in this image", hint)
+    return NOT_FOUND
+
+
+def _commands(path: str) -> list[str]:
+    folders = (folder for folder in path.split(os.pathsep) if os.path.isdir(folder))
+    return sorted({name for folder in folders for name in os.listdir(folder)})
+
+
+def _become_command(plan: Plan) -> int:
+    try:
+        apply.become(plan, plan.command)
+    except FileNotFoundError:
+        log.error("start", f"{plan.command[0]}: no such file")
+        return NOT_FOUND
+    except OSError as error:
+        log.error("start", f"{plan.command[0]} cannot be run: {error.strerror}")
+    return CANNOT_RUN
+
+
+def _passes_selftest(plan: Plan) -> bool:
+    report = plan.state / "selftest.json"
+    code = apply.run_as_user(
+        plan, (str(paths.VENV / "bin" / "torchtap"), "selftest", "--output", str(report))
+    )
+    if code:
+        log.error(
+            "selftest",
+            "failed, so the services are not started (TORCHTAP_SELFTEST=strict)",
+            "Mend what the report above names, or start with -e TORCHTAP_SELFTEST=warn to look around",
+        )
+    return code == 0
+
+
+def _announce(plan: Plan) -> None:
+    names = [service.name for service in plan.services]
+    if "jupyter" in names:
+        log.info(
+            "jupyter",
+            "JupyterLab on port 8888. The link with its token: make url, or docker exec CONTAINER torchtap-url",
+        )
+    if "sshd" in names:
+        count = len(plan.authorized_keys)
+        log.info(
+            "ssh", f"sshd on port {plan.ssh_port}, user dev, {count} public key{'s' if count > 1 else ''}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

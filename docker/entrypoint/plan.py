@@ -1,0 +1,251 @@
+"""From facts to what start will do. Pure: no file is touched here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from entrypoint import paths
+from entrypoint.account import NAME, Account
+from entrypoint.gather import Facts, Folder
+from entrypoint.keys import collect
+from entrypoint.roles import Choice
+from entrypoint.settings import SECRETS, Settings
+
+SSH_HINT = '-e SSH_PUBLIC_KEY="$(cat ~/.ssh/id_ed25519.pub)"'
+FALLBACK_SSH_PORT = 2222
+# Of the shell that started the container, not of the container.
+NOT_PASSED_ON = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
+
+
+class PlanError(RuntimeError):
+    """The container cannot start like this; the message is one line, `remedy` says what to do."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A line of the log: level is info, warning or error; `more` are the lines below it."""
+
+    level: str
+    subject: str
+    text: str
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A process that s6 keeps. `once`: it runs to its end and is not started again."""
+
+    name: str
+    argv: tuple[str, ...]
+    as_root: bool = False
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that `apply` does, in the order in which it does it."""
+
+    role: str
+    run: Path
+    account: Account
+    is_root: bool
+    home: Path
+    home_to_own: bool  # give the home, with what is in it, to the user
+    state: Path
+    working_directory: Path
+    environment: Mapping[str, str]
+    authorized_keys: tuple[str, ...]
+    ssh_port: int
+    jupyter_token: str  # empty: the kept one, or a new one
+    services: tuple[Service, ...]
+    command: tuple[str, ...]
+    selftest_first: bool
+    stop_grace_s: float
+    notices: tuple[Notice, ...]
+
+
+def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
+    """Decide everything.
+
+    Raises `PlanError` when there is nowhere to write run-time files.
+    """
+    if facts.run is None:
+        raise PlanError(
+            "no place to write: /run and /tmp are read-only for this user",
+            "With --read-only add: --tmpfs /run --tmpfs /tmp",
+        )
+    notices: list[Notice] = []
+    home, home_to_own = _folder(facts, facts.home, "home", notices)
+    state, _ = _folder(facts, facts.state, "state", notices)
+    account = Account(facts.uid, facts.gid, facts.groups, str(home))
+    working_directory = facts.workspace.path if facts.workspace.readable else home
+    notices += _about_workspace(settings, facts, working_directory)
+
+    wanted = set(choice.services)
+    keys = collect(facts.key_sources)
+    port = settings.ssh_port
+    if "sshd" in wanted:
+        notices += [Notice("error", "ssh", problem) for problem in keys.problems]
+        if not keys.lines:
+            wanted.discard("sshd")
+            notices.append(_no_key(facts, jupyter="jupyter" in wanted))
+        elif not facts.ssh_port_free:
+            port = FALLBACK_SSH_PORT
+            notices.append(
+                Notice(
+                    "warning", "ssh", f"port {settings.ssh_port} cannot be used here; sshd listens on {port}"
+                )
+            )
+    if choice.services and not wanted:
+        raise PlanError("role ssh has nothing to run: sshd needs a public key", f"Add: {SSH_HINT}")
+
+    environment = _environment(settings, facts, account, state)
+    services = [_SERVICES[name](facts.run, state, port) for name in choice.services if name in wanted]
+    if services and settings.selftest == "warn":
+        services.append(Service(name="selftest", argv=(str(paths.BIN / "after-ready"),), once=True))
+    return Plan(
+        role=choice.role,
+        run=facts.run,
+        account=account,
+        is_root=facts.is_root,
+        home=home,
+        home_to_own=home_to_own,
+        state=state,
+        working_directory=working_directory,
+        environment=environment,
+        authorized_keys=keys.lines if "sshd" in wanted else (),
+        ssh_port=port,
+        jupyter_token=settings.jupyter_token,
+        services=tuple(services),
+        command=choice.command,
+        selftest_first=bool(services) and settings.selftest == "strict",
+        stop_grace_s=settings.stop_grace_s,
+        notices=tuple(notices),
+    )
+
+
+def run_script(service: Service, plan: Plan) -> str:
+    """The `run` file of a service for s6-supervise.
+
+    >>> from types import SimpleNamespace as Some
+    >>> some = Some(is_root=True, account=Account(7, 8, (44,), "/h"), working_directory=Path("/workspace"))
+    >>> print(run_script(Service(name="x", argv=("prog", "a b")), some), end="")
+    #!/bin/sh
+    cd /workspace && exec setpriv --reuid 7 --regid 8 --groups 8,44 -- prog 'a b'
+    """
+    drop: tuple[str, ...] = ()
+    if plan.is_root and not service.as_root:
+        groups = ",".join(map(str, (plan.account.gid, *plan.account.groups)))
+        drop = (
+            "setpriv",
+            "--reuid",
+            str(plan.account.uid),
+            "--regid",
+            str(plan.account.gid),
+            "--groups",
+            groups,
+            "--",
+        )
+    return f"#!/bin/sh\ncd {shlex.quote(str(plan.working_directory))} && exec {shlex.join((*drop, *service.argv))}\n"
+
+
+def _sshd(run: Path, state: Path, port: int) -> Service:
+    key = state / "ssh" / "ssh_host_ed25519_key"
+    keys_file = f"AuthorizedKeysFile={run / 'authorized_keys'}"
+    argv = (
+        "/usr/sbin/sshd",
+        "-D",
+        "-e",
+        "-f",
+        str(paths.SSHD_CONFIG),
+        "-p",
+        str(port),
+        "-h",
+        str(key),
+        "-o",
+        keys_file,
+    )
+    return Service(name="sshd", argv=argv, as_root=True)
+
+
+def _jupyter(run: Path, state: Path, port: int) -> Service:  # noqa: ARG001 - one signature for the table below
+    return Service(name="jupyter", argv=(str(paths.VENV / "bin" / "jupyter-lab"),))
+
+
+_SERVICES = {"sshd": _sshd, "jupyter": _jupyter}
+
+
+def _folder(facts: Facts, folder: Folder, what: str, notices: list[Notice]) -> tuple[Path, bool]:
+    """Where home or state lies, and whether it has to be given to the user first."""
+    if facts.is_root and folder.exists:
+        return folder.path, (folder.uid, folder.gid) != (facts.uid, facts.gid)
+    if folder.writable:
+        return folder.path, False
+    instead = Path(f"/tmp/torchtap-{what}-{facts.uid}")
+    text = f"{folder.path} cannot be written by uid {facts.uid}, gid {facts.gid}: it {folder.described}"
+    kept = {"home": "settings and caches", "state": "Jupyter's token and the SSH host keys"}[what]
+    remedy = f"Using {instead}: {kept} are gone when the container is. Mount a folder there that belongs to {facts.uid}:{facts.gid}"
+    notices.append(Notice("warning", what, text, (remedy,)))
+    return instead, False
+
+
+def _about_workspace(settings: Settings, facts: Facts, instead: Path) -> list[Notice]:
+    workspace = facts.workspace
+    if workspace.readable and workspace.writable:
+        return []
+    who = f"uid {facts.uid}, gid {facts.gid}"
+    asked = (
+        " (from HOST_UID)"
+        if facts.is_root and settings.uid is not None
+        else " (from --user)"
+        if not facts.is_root
+        else ""
+    )
+    can = "written" if workspace.readable else "read"
+    more = [f"On the host: sudo chown -R {facts.uid}:{facts.gid} FOLDER"]
+    if asked and workspace.exists and workspace.uid != 0:
+        option = "HOST_UID and HOST_GID" if facts.is_root else "--user"
+        more.insert(0, f"Leave out {option} (then the owner's ids are used), or")
+    if not workspace.readable:
+        more.append(f"Until then JupyterLab opens {instead}")
+    return [
+        Notice(
+            "warning",
+            "workspace",
+            f"{workspace.path} cannot be {can} by {who}{asked}: it {workspace.described}",
+            tuple(more),
+        )
+    ]
+
+
+def _no_key(facts: Facts, *, jupyter: bool) -> Notice:
+    looked = ", ".join(
+        f"{source.name} {'is not set' if source.name.isupper() else 'does not exist'}" if source.text is None
+        else f"{source.name} holds none"
+        for source in facts.key_sources
+    )  # fmt: skip
+    rest = "JupyterLab runs as usual. " if jupyter else ""
+    return Notice(
+        "warning", "ssh", f"not started, no public key: {looked}", (f"{rest}For SSH add:  {SSH_HINT}",)
+    )
+
+
+def _environment(settings: Settings, facts: Facts, account: Account, state: Path) -> dict[str, str]:
+    """What every process of the user gets: the container's own variables, less secrets, plus who and where."""
+    kept = {k: v for k, v in facts.environment.items() if k not in SECRETS and k not in NOT_PASSED_ON}
+    device = {} if settings.device == "auto" else {"TORCHTAP_DEVICE": settings.device}
+    return {
+        **kept,
+        **device,
+        "HOME": account.home,
+        "USER": NAME,
+        "LOGNAME": NAME,
+        "TORCHTAP_STATE": str(state),
+    }

@@ -1,0 +1,65 @@
+"""The container's environment in every SSH session: start packs it, the forced command unpacks it.
+
+Packed as NUL-separated NAME=VALUE, as the kernel does: sshd's SetEnv, PAM and /etc/environment are read line by
+line or by a shell, and lose or, worse, run values with newlines, quotes, `$` and backticks. Nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from entrypoint import paths
+
+ENVIRONMENT = "environment"  # in the run directory; readable by root and dev
+# What sshd sets for this very session; it wins over the container's.
+FROM_SSHD = ("SSH_", "TERM", "DISPLAY", "XAUTHORITY", "MAIL")
+
+
+def pack(environment: Mapping[str, str]) -> bytes:
+    """NAME=VALUE, each ended by a NUL.
+
+    >>> unpack(pack({"A": 'two\\nlines $(x) "', "B": "ü"}))
+    {'A': 'two\\nlines $(x) "', 'B': 'ü'}
+    """
+    return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
+
+
+def unpack(packed: bytes) -> dict[str, str]:
+    """The inverse of `pack`."""
+    pairs = (os.fsdecode(item).partition("=") for item in packed.split(b"\0") if item)
+    return {name: value for name, _, value in pairs}
+
+
+def merged(container: Mapping[str, str], sshd: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a session: the container's, with what belongs to this connection from sshd.
+
+    >>> merged({"PATH": "/opt/bin", "TERM": "dumb"}, {"PATH": "/bin", "TERM": "xterm", "SSH_TTY": "/dev/pts/0"})
+    {'PATH': '/opt/bin', 'TERM': 'xterm', 'SSH_TTY': '/dev/pts/0'}
+    """
+    own = {
+        name: value
+        for name, value in sshd.items()
+        if name.startswith(FROM_SSHD) and name != "SSH_ORIGINAL_COMMAND"
+    }
+    return {**container, **own}
+
+
+def main() -> None:
+    """sshd's ForceCommand: a login shell, or the command that the client asked for (scp and sftp included)."""
+    environment = merged(_container(), os.environ)
+    shell = environment.get("SHELL", "/bin/bash")
+    command = os.environ.get("SSH_ORIGINAL_COMMAND")
+    if command is None:
+        os.execve(shell, [f"-{Path(shell).name}"], environment)
+    os.execve(shell, [Path(shell).name, "-c", command], environment)
+
+
+def _container() -> dict[str, str]:
+    for run in paths.RUN_CANDIDATES:
+        try:
+            return unpack((run / ENVIRONMENT).read_bytes())
+        except OSError:
+            continue
+    return {}
