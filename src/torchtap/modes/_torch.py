@@ -1,0 +1,70 @@
+"""The private corners of PyTorch that the emulation stands on, each with its reason. No other module has any.
+
+Seen to work alike in torch 2.9.1+cu128 and 2.14.1+cu130 (CPU only, no GPU); tests/unit/modes runs on both.
+
+- `aten::_cudnn_rnn` and its backward: private by name, but their schema and the autograd formula that refers
+  to them are in every build, with or without CUDA. Only the kernels are missing on a CPU.
+- `torch._VF`: the module object through which `torch.nn.modules.rnn` looks up `lstm`, `gru`, `rnn_tanh` and
+  `rnn_relu` at each call. What is set on it wins over what it finds in libtorch, and `delattr` gives that
+  back.
+- `torch._C._SetExcludeDispatchKeyGuard`: below an autograd kernel PyTorch excludes autograd for this thread,
+  so that a kernel cannot record a graph by accident. The backward kernel needs one on purpose. The public way
+  would be a new thread for every backward; `torch.enable_grad()` alone changes nothing here.
+- `torch._C.DisableTorchFunction`: a user's function mode (a default device, say) must not see or change what
+  happens inside a kernel, as it could not inside a C++ one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+Kernel = Callable[..., tuple[Any, ...]]
+
+VF: Any = torch._VF
+cudnn_rnn: Any = torch._cudnn_rnn
+
+_lock = threading.Lock()
+_library: torch.library.Library | None = None
+
+
+def register_once(kernels: dict[str, Kernel]) -> None:
+    """Give these `aten` operators CPU kernels, once a process, for good.
+
+    For good, because a graph made under emulation may be run backward after it; and once, because registering
+    twice is an error in torch 2.9 and a warning later. Raises `RuntimeError` where somebody else registered
+    one already: then nothing is known about what it does.
+    """
+    global _library
+    with _lock:
+        if _library is not None:
+            return
+        for name in kernels:
+            if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CPU"):
+                raise RuntimeError(
+                    f"aten::{name} has a CPU kernel already, and not Torchtap's (torch {torch.__version__}): "
+                    "cuDNN's rule cannot be emulated here. Leave out the package that registered it"
+                )
+        library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+        for name, kernel in kernels.items():
+            library.impl(name, kernel, "CPU")  # type: ignore[no-untyped-call]
+        _library = library  # keeping the handle keeps the kernels
+
+
+@contextmanager
+def inside_kernel(*, recording: bool = False) -> Iterator[None]:
+    """What a kernel's own calls need: no function modes, no autocast; for `recording`, autograd."""
+    with ExitStack() as stack:
+        stack.enter_context(torch._C.DisableTorchFunction())
+        if torch.is_autocast_enabled("cpu"):
+            stack.enter_context(torch.autocast("cpu", enabled=False))
+        if recording:
+            # AutogradFunctionality stands for every backend's autograd key; AutogradCPU alone does nothing.
+            for key in (torch._C.DispatchKey.AutogradFunctionality, torch._C.DispatchKey.ADInplaceOrView):
+                stack.enter_context(torch._C._SetExcludeDispatchKeyGuard(key, False))
+            stack.enter_context(torch.enable_grad())
+        yield
