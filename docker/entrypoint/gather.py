@@ -125,7 +125,7 @@ def _text(path: Path) -> str | None:
 
 
 def _access(path: Path, uid: int, gid: int, groups: tuple[int, ...]) -> tuple[bool, bool]:
-    """(readable, writable) for that identity, asked of the kernel: modes say nothing about ACLs, NFS or read-only mounts."""
+    """(readable, writable), asked of the kernel as that user: modes say nothing of ACLs, NFS or read-only mounts."""
     if os.geteuid() != 0:
         return os.access(path, os.R_OK | os.X_OK), os.access(path, os.W_OK | os.X_OK)
     child = os.fork()

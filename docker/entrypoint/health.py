@@ -57,6 +57,7 @@ def sshd(started: Mapping[str, Any]) -> tuple[bool, str]:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
             banner = connection.recv(64)
+            connection.sendall(b"SSH-2.0-torchtap-health\r\n")  # else sshd logs a client that broke off
     except OSError as error:
         return False, f"sshd: no answer on port {port} ({error})"
     return (

@@ -191,7 +191,8 @@ def _folder(facts: Facts, folder: Folder, what: str, notices: list[Notice]) -> t
     instead = Path(f"/tmp/torchtap-{what}-{facts.uid}")
     text = f"{folder.path} cannot be written by uid {facts.uid}, gid {facts.gid}: it {folder.described}"
     kept = {"home": "settings and caches", "state": "Jupyter's token and the SSH host keys"}[what]
-    remedy = f"Using {instead}: {kept} are gone when the container is. Mount a folder there that belongs to {facts.uid}:{facts.gid}"
+    owner = f"{facts.uid}:{facts.gid}"
+    remedy = f"Using {instead}: {kept} are gone when the container is. Mount a folder there that belongs to {owner}"
     notices.append(Notice("warning", what, text, (remedy,)))
     return instead, False
 

@@ -14,7 +14,7 @@ from entrypoint import paths
 
 ENVIRONMENT = "environment"  # in the run directory; readable by root and dev
 # What sshd sets for this very session; it wins over the container's.
-FROM_SSHD = ("SSH_", "TERM", "DISPLAY", "XAUTHORITY", "MAIL")
+FROM_SSHD = ("SSH_", "TERM", "DISPLAY", "XAUTHORITY")
 
 
 def pack(environment: Mapping[str, str]) -> bytes:

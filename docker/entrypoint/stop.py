@@ -8,11 +8,12 @@ nearly over; PID 1 ending would kill whatever is still there.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,9 +68,26 @@ def processes(proc: Path = PROC, skip: Iterable[int] = ()) -> list[Process]:
 
 def _holds_terminals(folder: Path) -> bool:
     try:
-        return any(os.readlink(link) in ("/dev/ptmx", "/dev/pts/ptmx") for link in (folder / "fd").iterdir())
+        with _as_owner_of(folder):
+            return any(os.readlink(link) in ("/dev/ptmx", "/dev/pts/ptmx") for link in (folder / "fd").iterdir())
     except OSError:
         return False
+
+
+@contextlib.contextmanager
+def _as_owner_of(folder: Path) -> Iterator[None]:
+    """Root in a container has no CAP_SYS_PTRACE, so it may not look into other users' processes; they may."""
+    uid, gid = os.geteuid(), os.getegid()
+    found = folder.stat()
+    try:
+        if uid == 0:
+            os.setegid(found.st_gid)
+            os.seteuid(found.st_uid)
+        yield
+    finally:
+        if uid == 0:
+            os.seteuid(uid)
+            os.setegid(gid)
 
 
 def stop(
