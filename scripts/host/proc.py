@@ -85,7 +85,13 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def follow(argv: Sequence[str | Path], tick: Callable[[float, str], None], *, every_s: float = 1.0) -> Done:
+def follow(
+    argv: Sequence[str | Path],
+    tick: Callable[[float, str], None],
+    *,
+    every_s: float = 0.5,
+    env: Mapping[str, str] | None = None,
+) -> Done:
     """Run a program to its end; `tick(elapsed seconds, its last line)` is called every `every_s`."""
     began = time.monotonic()
     out: list[str] = []
@@ -103,6 +109,7 @@ def follow(argv: Sequence[str | Path], tick: Callable[[float, str], None], *, ev
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
+            env=dict(env) if env is not None else None,
         )
     except OSError as error:
         return Done(NOT_FOUND, "", f"{argv[0]}: {error.strerror or error}")

@@ -1,0 +1,258 @@
+"""The small commands about what runs: down, url, logs, status, shell, ssh, selftest, clean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from host import docker, keys, local, places, plan, proc, up, venv, verdict
+from host.lock import held
+from host.paths import Paths
+from host.show import Problem, gigabytes, say
+
+
+def down(argv: Sequence[str]) -> int:
+    """Stop whatever of this checkout runs on this host. Nothing running is fine too."""
+    up.no_arguments(argv)
+    paths = Paths()
+    with held(paths):
+        found = places.look(paths, places.settings(paths))
+        if found.local:
+            began = time.monotonic()
+            local.stop(paths, found.local)
+            say(
+                "stopped",
+                f"JupyterLab (pid {found.local.pid}) after {time.monotonic() - began:.1f} s; your files stay",
+            )
+        if found.compose and found.container:
+            if found.compose.watch("down") != 0:
+                raise Problem("Docker could not stop it (its own words are above)", code=1)
+            say("stopped", "the container is removed; workspace, home, keys and token stay")
+        if not found.local and not found.container:
+            say("stopped", "nothing ran here")
+    return 0
+
+
+def url(argv: Sequence[str]) -> int:
+    """The link to JupyterLab, alone on stdout."""
+    up.no_arguments(argv)
+    paths = Paths()
+    found = places.one(paths, places.settings(paths))
+    if found.local:
+        print(local.url(paths, found.local))
+    elif found.compose and found.container:
+        print(docker.url(found.compose, found.container))
+    return 0
+
+
+def logs(argv: Sequence[str]) -> int:
+    """The last 200 lines, followed on a terminal until Ctrl-C. Also of what has ended already."""
+    up.no_arguments(argv)
+    paths = Paths()
+    found = places.look(paths, places.settings(paths))
+    follow = sys.stdout.isatty()
+    if found.compose and found.container and (found.in_docker or not found.local):
+        more = ["--follow"] if follow else []
+        command = ["docker", "compose", "logs", "--no-log-prefix", "--tail", "200", *more, docker.SERVICE]
+        return proc.become(command, env=found.compose.env, cwd=paths.root)
+    log = paths.local / "jupyter.log"
+    if not log.exists():
+        raise Problem("there is no log: nothing was started here", "Start it:  make up")
+    print("\n".join(local.tail(log, 200)), flush=True)
+    if follow and found.local:
+        return proc.become(["tail", "-n", "0", "-F", str(log)], env=os.environ)
+    return 0
+
+
+def status(argv: Sequence[str]) -> int:
+    """What runs, how it is, how its self-test ended. Exit code 0 in any case: the answer is the text."""
+    up.no_arguments(argv)
+    paths = Paths()
+    found = places.look(paths, places.settings(paths))
+    if found.local:
+        instance = found.local
+        well = local.answers(instance, local.token(paths))
+        say("local", f"JupyterLab {'answers' if well else 'does NOT answer: make logs'} (pid {instance.pid})")
+        say("", f"at {instance.base} since {time.strftime('%Y-%m-%d %H:%M', time.localtime(instance.began))}")
+        say("workspace", paths.short(paths.root / instance.workspace))
+        report = paths.local / "selftest.json"
+        if report.exists():
+            verdict.show(verdict.read(report.read_text()), "All of it:  make selftest MODE=local")
+    if found.compose and found.container:
+        docker_status(found.compose, found.container)
+    if not found.local and not found.container:
+        say("status", "nothing runs here. Start it:  make up")
+    return 0
+
+
+def docker_status(compose: docker.Compose, container: Mapping[str, Any]) -> None:
+    """What `docker inspect` says, in the words of `make up`."""
+    state = container["State"]
+    health, last = docker.health_of(state)
+    name = container["Name"].lstrip("/")
+    say("docker", f"{name}: {state['Status']}" + (f", {health}" if health else ""))
+    if not docker.is_running(container):
+        say("", f"exit code {state.get('ExitCode')}. Its log:  make logs")
+        return
+    if last:
+        say("", last)
+    say("image", f"{container['Config']['Image']}, {'with' if has_gpu(container) else 'without'} GPU")
+    for label, inside in (("jupyter", 8888), ("ssh", 22)):
+        where = docker.published(container, inside)
+        if where:
+            say(label, f"port {where[1]} on {where[0]}")
+    for mount in container.get("Mounts", []):
+        if mount.get("Destination") == "/workspace":
+            say("workspace", mount.get("Source", ""))
+    if "TORCHTAP_SELFTEST=off" not in container["Config"].get("Env", []):
+        verdict.show(docker.report(compose, container, patience_s=0), "All of it:  make selftest")
+
+
+def has_gpu(container: Mapping[str, Any]) -> bool:
+    """Whether it was started with a GPU: through the NVIDIA runtime's hook, or as a CDI device."""
+    return bool(container["HostConfig"].get("DeviceRequests"))
+
+
+def shell(argv: Sequence[str]) -> int:
+    """A shell in what runs; in local mode also when nothing does. `scripts/shell COMMAND …` runs a command."""
+    paths = Paths()
+    settings = places.settings(paths)
+    found = places.look(paths, settings)
+    if found.in_docker and found.compose:
+        command = docker.shell_command(
+            found.compose, argv, terminal=sys.stdin.isatty() and sys.stdout.isatty()
+        )
+        return proc.become(command, env=found.compose.env, cwd=paths.root)
+    if not found.local and settings.get("MODE") != "local":
+        raise Problem(
+            "nothing runs here", "Start it:  make up     (or a shell without Docker:  make shell MODE=local)"
+        )
+    place, _ = venv.ensure(paths, forced=settings.get("VARIANT"), index=settings.get("TORCH_INDEX"))
+    env = local.environment(paths, settings, place, os.environ)
+    folder = local.workspace(paths, settings)
+    program = list(argv) or [env.get("SHELL") or "/bin/sh"]
+    if not argv and sys.stdin.isatty():
+        say("shell", f"{paths.short(place.path)} is active here; exit or Ctrl-D ends it")
+    rc = proc.become(program, env=env, cwd=folder)
+    raise Problem(f"{program[0]}: command not found", code=rc)
+
+
+def ssh(argv: Sequence[str]) -> int:
+    """Log in to the container. Its host key comes through Docker, so that there is no first question about it."""
+    paths = Paths()
+    settings = places.settings(paths)
+    found = places.look(paths, settings)
+    if settings.get("MODE") == "local" or (found.local and not found.in_docker):
+        raise Problem("local mode has no SSH: it runs on this machine already", "A shell:  make shell")
+    if not found.in_docker or not found.compose or not found.container:
+        raise Problem("nothing runs here", "Start it:  make up")
+    if "sshd" not in docker.started(found.compose)["services"]:
+        raise Problem(
+            "SSH is off in this container: it was started without a public key",
+            "make up     (it takes the keys in ~/.ssh), or make shell",
+        )
+    chosen = keys.find(settings, os.environ, Path.home())
+    known = docker.known_hosts(found.compose, paths)
+    command = docker.ssh_command(found.container, chosen.identity, *known)
+    if command is None:
+        raise Problem("the container publishes no port for SSH", "A shell:  make shell")
+    rc = proc.become([*command, *argv], env=dict(os.environ))
+    raise Problem("ssh is not installed on this machine", f"It would be:  {shlex.join(command)}", code=rc)
+
+
+def selftest(argv: Sequence[str]) -> int:
+    """Run the self-test where `make up` would start, and pass its exit code on: 0, 1, or 2 for "could not run"."""
+    paths = Paths()
+    situation = up.look(paths)
+    chosen = plan.decide(situation.settings, situation.engine, situation.gpus)
+    with contextlib.redirect_stdout(
+        sys.stderr if "--json" in argv else sys.stdout
+    ):  # stdout is the report's alone
+        command, env = selftest_command(situation, chosen, argv)
+    rc = proc.become(command, env=env)
+    raise Problem(f"{command[0]} cannot be run", code=rc)
+
+
+def selftest_command(
+    situation: up.Situation, chosen: plan.Plan, argv: Sequence[str]
+) -> tuple[list[str | Path], dict[str, str]]:
+    """What runs the self-test, with its environment, once all that it needs is there."""
+    up.tell(situation, chosen)
+    paths, settings = situation.paths, situation.settings
+    if chosen.place == plan.LOCAL:
+        forced, index = settings.get("VARIANT"), settings.get("TORCH_INDEX")
+        place, _ = venv.ensure(paths, forced=forced, index=index, host=situation.gpus)
+        return [place.bin / "torchtap", "selftest", *argv], local.environment(
+            paths, settings, place, os.environ
+        )
+    name = docker.image(chosen)
+    if not docker.has_image(name):
+        say("image", f"{name} is not built yet. That takes some minutes and downloads about 3 GB.")
+        there = (paths.venv / venv.STAMP).exists()
+        say(
+            "",
+            f"Without it:  make selftest MODE=local     ({'.venv is here' if there else 'fills .venv instead'})",
+        )
+        up.built(situation, chosen, keys.Keys((), ""))
+    device: list[str] = ["--env", "TORCHTAP_DEVICE=cpu"]
+    if chosen.mode == "gpu":
+        proof = docker.prove(name, settings.get("GPUS"))
+        # Refused: look for the GPU all the same. A host that should have one must not pass as "no GPU, by design".
+        device = [*proof.way.run] if proof.way else ["--env", "TORCHTAP_DEVICE=gpu"]
+        if not proof.way:
+            print(f"Docker hands out no GPU: {proof.words}", file=sys.stderr)
+    terminal = ["--tty"] if sys.stdout.isatty() else []
+    words = ["docker", "run", "--rm", *terminal, *docker.LIMITS, *device, name, "selftest", *argv]
+    return [*words], dict(os.environ)
+
+
+CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints")
+
+
+def clean(argv: Sequence[str]) -> int:
+    """Remove caches; with --all also .venv, the images and make's own state. Volumes and the workspace stay."""
+    if set(argv) - {"--all"}:
+        raise Problem(f"unknown argument {argv[0]!r}: only --all is known")
+    paths = Paths()
+    for top in [paths.root, *(each for each in paths.root.iterdir() if each.is_dir())]:
+        if top.name in {".git", ".venv", ".torchtap", "workspace"}:
+            continue
+        found = [
+            each for each in (top.iterdir() if top == paths.root else top.rglob("*")) if each.name in CACHES
+        ]
+        for cache in found:
+            shutil.rmtree(cache, ignore_errors=True)
+    say("clean", "caches of Python, pytest, mypy and ruff")
+    if argv:
+        clean_all(paths)
+    return 0
+
+
+def clean_all(paths: Paths) -> None:
+    found = places.look(paths, places.settings(paths))
+    if found.local or found.in_docker:
+        raise Problem("something runs here", "First:  make down")
+    if found.compose:
+        images = proc.ask(
+            ["docker", "image", "ls", "--quiet", "--filter", "reference=torchtap:*"]
+        ).out.split()
+        if images and proc.watch(["docker", "image", "rm", *sorted(set(images))]) == 0:
+            say("clean", f"{len(images)} image{'s' if len(images) > 1 else ''}")
+        say(
+            "volumes",
+            "are kept: they hold your home, keys and token. To remove them:  docker compose down --volumes",
+        )
+    if (paths.venv / "pyvenv.cfg").exists():
+        size = sum(each.lstat().st_size for each in paths.venv.rglob("*"))
+        shutil.rmtree(paths.venv)
+        say("clean", f"{paths.short(paths.venv)} ({gigabytes(size)})")
+    if paths.local.exists():
+        shutil.rmtree(paths.local)
+        say("clean", "state of local mode, its token too")

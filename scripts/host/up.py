@@ -1,0 +1,300 @@
+"""`make up`: decide, prepare, start, wait, and tell how to get in. Also `make build` and `make preflight`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from host import disk, docker, engine, gpu, keys, local, places, plan, ports, venv, verdict
+from host.lock import held
+from host.paths import Paths
+from host.settings import Settings
+from host.show import Problem, paste, say, warn
+
+HEALTHY_PATIENCE_S = 180.0
+PORTS = (("JUPYTER_PORT", "8888", 8888), ("SSH_PORT", "2222", 22))  # variable, default, port in the container
+LOOPBACK = ("127.", "::1", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that is decided on."""
+
+    paths: Paths
+    settings: Settings
+    engine: engine.Engine
+    gpus: gpu.HostGpus
+
+
+def look(paths: Paths) -> Situation:
+    """Gather the facts. Raises `Problem` for a broken `.env` or a bad value, before anything else is asked."""
+    settings = places.settings(paths)
+    mode_is_local = settings.get("MODE") == "local"
+    found = engine.Engine(engine.State.UNREACHABLE, "not asked") if mode_is_local else engine.look()
+    return Situation(paths, settings, found, gpu.look())
+
+
+def tell(situation: Situation, chosen: plan.Plan) -> None:
+    """One line a choice, with its reason."""
+    say("host", str(situation.gpus))
+    say(
+        "mode",
+        f"{chosen.mode}{', if Docker hands one out' if chosen.prove and not chosen.must else ''}: {chosen.mode_why}",
+    )
+    if chosen.place == plan.DOCKER:
+        say("variant", f"{chosen.variant.name}, PyTorch {chosen.variant.torch}: {chosen.variant_why}")
+    for note in chosen.notes:
+        warn(note)
+    address = situation.settings.get("BIND_ADDRESS")
+    if address and not address.startswith(LOOPBACK):
+        warn(
+            f"BIND_ADDRESS={address} opens JupyterLab{'' if chosen.mode == 'local' else ' and SSH'} to your network"
+        )
+
+
+def up(argv: Sequence[str]) -> int:
+    """Start the environment, or say that it runs already."""
+    no_arguments(argv)
+    paths = Paths()
+    with held(paths):
+        situation = look(paths)
+        chosen = plan.decide(situation.settings, situation.engine, situation.gpus)
+        tell(situation, chosen)
+        return up_local(situation) if chosen.place == plan.LOCAL else up_docker(situation, chosen)
+
+
+def no_arguments(argv: Sequence[str]) -> None:
+    if argv:
+        raise Problem(
+            f"{argv[0]!r} is not understood: give variables, as in `make up MODE=cpu`", "make help lists them"
+        )
+
+
+# ---- local -------------------------------------------------------------------------------------------------------
+
+
+def up_local(situation: Situation) -> int:
+    paths, settings = situation.paths, situation.settings
+    running = local.running(paths)
+    if running is None:
+        address = settings.get("BIND_ADDRESS", "127.0.0.1").strip("[]")
+        ports.check("JUPYTER_PORT", address, int(settings.get("JUPYTER_PORT", "8888")))
+        local.workspace(paths, settings)
+    forced, index = settings.get("VARIANT"), settings.get("TORCH_INDEX")
+    place, variant = venv.ensure(paths, forced=forced, index=index, host=situation.gpus)
+    say("venv", f"{paths.short(place.path)}, PyTorch {variant.torch} {variant.name}")
+    env = local.environment(paths, settings, place, os.environ)
+    policy = settings.get("TORCHTAP_SELFTEST", "warn")
+    report = None
+    if policy != "off":
+        paths.local.mkdir(mode=0o700, parents=True, exist_ok=True)
+        report = local.selftest(paths, env, place)
+        if policy == "strict" and (report is None or report["verdict"] not in {"pass", "warn"}):
+            verdict.show(report, "All of it:  make selftest MODE=local")
+            raise Problem(
+                "the self-test did not pass, so nothing is started (TORCHTAP_SELFTEST=strict)", code=1
+            )
+    if running:
+        say(
+            "running",
+            f"JupyterLab runs already (pid {running.pid}, port {running.port}); it is left as it is",
+        )
+    else:
+        began = time.monotonic()
+        running = local.start(paths, settings, place, env)
+        say("ready", f"JupyterLab answers after {time.monotonic() - began:.1f} s; it goes on until make down")
+    if policy != "off":
+        verdict.show(report, "All of it:  make selftest MODE=local")
+    say("jupyter", local.url(paths, running))
+    return 0
+
+
+# ---- Docker ------------------------------------------------------------------------------------------------------
+
+
+def before(situation: Situation, compose: docker.Compose) -> tuple[keys.Keys, bool]:
+    """What must be right before anything is built: keys, ports, workspace. Returns the keys and "runs already"."""
+    paths, settings = situation.paths, situation.settings
+    chosen_keys = keys.find(settings, os.environ, Path.home())
+    bundle = settings.get("TORCHTAP_CA_BUNDLE")
+    if bundle and not (paths.root / Path(bundle).expanduser()).is_file():
+        raise Problem(f"TORCHTAP_CA_BUNDLE={bundle}: no such file")
+    container = compose.container()
+    ours = {where[1] for each in PORTS if container and (where := docker.published(container, each[2]))}
+    running = docker.is_running(container)
+    address = settings.get("BIND_ADDRESS", "127.0.0.1").strip("[]")
+    for variable, default, _ in PORTS:
+        port = int(settings.get(variable, default))
+        if situation.engine.local and not (running and port in ours):
+            ports.check(variable, address, port)
+    return chosen_keys, running
+
+
+def make_workspace(paths: Paths, settings: Settings) -> None:
+    """Make the folder before Docker does, which would make it root's."""
+    path = paths.root / Path(settings.get("WORKSPACE", "./workspace")).expanduser()
+    if path.exists():
+        return
+    local.workspace(paths, settings)
+    if os.getuid() == 0:
+        ids = docker.owner(os.environ) or (1000, 1000)  # the image's own user
+        os.chown(path, *ids)
+
+
+def up_docker(situation: Situation, chosen: plan.Plan) -> int:
+    paths, settings = situation.paths, situation.settings
+    say("engine", str(situation.engine))
+    was = docker.plain(paths, settings, os.environ)
+    chosen_keys, ran_before = before(situation, was)
+    say("ssh", chosen_keys.named)
+    make_workspace(paths, settings)
+
+    compose = built(situation, chosen, chosen_keys)
+    chosen, way = settle_gpu(situation, chosen)
+    variables = docker.compose_variables(paths, settings, chosen, way, chosen_keys, os.environ)
+    docker.remember(paths, settings, variables, way)
+    compose = docker.Compose(paths, docker.environment(os.environ, variables))
+    say(
+        "start",
+        "the container; the one that runs is replaced if it differs" if ran_before else "the container",
+    )
+    try:
+        if compose.watch("up", "--detach", "--no-build", docker.SERVICE) != 0:
+            raise Problem(
+                "the container could not be started (Docker's own words are above)", *hints(chosen), code=1
+            )
+        began = time.monotonic()
+        container = docker.wait_healthy(compose, HEALTHY_PATIENCE_S)
+        say("ready", f"healthy after {time.monotonic() - began:.1f} s")
+    except BaseException:
+        undo(compose, ran_before)
+        raise
+    finish(situation, compose, container, chosen_keys)
+    return 0
+
+
+def built(situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys) -> docker.Compose:
+    """The image, built anew where something changed; with BUILD=no the one that is there."""
+    paths, settings = situation.paths, situation.settings
+    variables = docker.compose_variables(paths, settings, chosen, None, chosen_keys, os.environ)
+    compose = docker.Compose(paths, docker.environment(os.environ, variables))
+    if settings.get("BUILD") == "no":
+        if not docker.has_image(docker.image(chosen)):
+            raise Problem(f"BUILD=no, but there is no image {docker.image(chosen)}", "Leave BUILD=no out")
+    else:
+        docker.build(compose, situation.engine, chosen)
+    return compose
+
+
+def settle_gpu(situation: Situation, chosen: plan.Plan) -> tuple[plan.Plan, docker.Way | None]:
+    """The last word on gpu or cpu: a container that asks for the GPU. Raises `Problem` when there must be one."""
+    if not chosen.prove:
+        return chosen, None
+    proof = docker.prove(docker.image(chosen), situation.settings.get("GPUS"))
+    if proof.way:
+        say("gpu", f"Docker hands it out ({proof.way.name}): {proof.words}")
+        return chosen, proof.way
+    if chosen.must:
+        raise Problem(
+            f"Docker cannot hand out the GPU: {proof.words}",
+            "Is the NVIDIA Container Toolkit installed, and Docker restarted since?  sudo nvidia-ctk runtime configure",
+            "Without a GPU:  make up MODE=cpu",
+            code=1,
+        )
+    say("mode", f"cpu after all; Docker hands out no GPU: {proof.words}")
+    if situation.gpus.present:
+        paste("This host has one: install the NVIDIA Container Toolkit, then make up again.")
+    return chosen.on_cpu(proof.words), None
+
+
+def hints(chosen: plan.Plan) -> list[str]:
+    return ["Without a GPU:  make up MODE=cpu"] if chosen.mode == "gpu" else []
+
+
+def undo(compose: docker.Compose, ran_before: bool) -> None:
+    """After a failed start: take away what this run started. Volumes stay; so does what ran before."""
+    if ran_before:
+        warn("a container ran before; it, or the one that took its place, is left as it is: make status")
+        return
+    done = compose.ask("down", "--timeout", "10", timeout_s=90)
+    say(
+        "undo",
+        "what was started is removed; volumes stay"
+        if done.ok
+        else f"NOT removed: {done.said}. Try make down",
+    )
+
+
+def finish(situation: Situation, compose: docker.Compose, container: Any, chosen_keys: keys.Keys) -> None:
+    """Verdict, URL, ssh command."""
+    if situation.settings.get("TORCHTAP_SELFTEST") != "off":
+        verdict.show(docker.report(compose, container, docker.REPORT_PATIENCE_S), "All of it:  make selftest")
+    say("jupyter", docker.url(compose, container))
+    if not chosen_keys.lines:
+        say("ssh", "off, without a key. Make a pair (ssh-keygen -t ed25519), then make up")
+        return
+    command = docker.ssh_command(container, chosen_keys.identity)
+    if command:
+        say("ssh", shlex.join(command))
+
+
+# ---- build, preflight --------------------------------------------------------------------------------------------
+
+
+def build(argv: Sequence[str]) -> int:
+    """`make build`: the image, and nothing started."""
+    no_arguments(argv)
+    situation = look(Paths())
+    engine.demand(situation.engine)
+    chosen = plan.decide(situation.settings, situation.engine, situation.gpus)
+    say("variant", f"{chosen.variant.name}, PyTorch {chosen.variant.torch}: {chosen.variant_why}")
+    built(situation, chosen, keys.Keys((), ""))
+    return 0
+
+
+def preflight(argv: Sequence[str]) -> int:
+    """`make preflight`: what `make up` would do here. Changes nothing; exit code 2 when something is in the way."""
+    no_arguments(argv)
+    paths = Paths()
+    situation = look(paths)
+    troubles: list[Problem] = []
+
+    def attempt(step: Callable[[], object]) -> None:
+        try:
+            step()
+        except Problem as trouble:
+            troubles.append(trouble)
+
+    if situation.engine.ready:
+        say("engine", str(situation.engine))
+    try:
+        chosen = plan.decide(situation.settings, situation.engine, situation.gpus)
+    except Problem as trouble:
+        say("host", str(situation.gpus))
+        raise trouble from None
+    tell(situation, chosen)
+    if chosen.place == plan.DOCKER:
+        compose = docker.plain(paths, situation.settings, os.environ)
+        attempt(lambda: say("ssh", before(situation, compose)[0].named))
+        name = docker.image(chosen)
+        there = docker.has_image(name)
+        say("image", f"{name} {'is here' if there else 'is not built yet: about 3 GB to download'}")
+        if not there and situation.engine.root:
+            root = situation.engine.root
+            attempt(lambda: disk.need(root, disk.IMAGE_BYTES, f"building {name}"))
+    elif local.running(paths) is None:
+        address = situation.settings.get("BIND_ADDRESS", "127.0.0.1").strip("[]")
+        attempt(
+            lambda: ports.check("JUPYTER_PORT", address, int(situation.settings.get("JUPYTER_PORT", "8888")))
+        )
+        attempt(venv.check_python)
+    if troubles:
+        more = [line for each in troubles[1:] for line in (each.what, *each.do)]
+        raise Problem(troubles[0].what, *troubles[0].do, *more)
+    say("verdict", "nothing is in the way of make up")
+    return 0
