@@ -78,7 +78,7 @@ NO_PYTHON = Base(
         '--extract-hook=mkdir -p "$1/tmp" "$1/root" && chroot "$1" /bin/busybox --install -s /bin',
         '--extract-hook=echo "root:x:0:0:root:/root:/bin/sh" > "$1/etc/passwd"',
     ),
-    changes=("ENV PATH=/usr/local/bin:/bin", 'CMD ["/bin/sh"]'),
+    changes=("ENV PATH=/usr/local/bin:/usr/bin:/bin", 'CMD ["/bin/sh"]'),
 )
 BASES = (CUDA, NO_PYTHON)
 

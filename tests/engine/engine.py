@@ -41,6 +41,7 @@ if __package__ in (None, ""):  # run as a script
 
 from tests.engine import privateroot
 from tests.engine.network import Network, NetworkError
+from tests.engine.simulate import cdi, hosts, stubs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 Gpu = Literal["hook", "cdi", "none"]
@@ -97,6 +98,10 @@ class Engine:
         """Change how GPUs are handed out. Raises `EngineError`: an engine that is not ours stays as it is."""
         raise EngineError(f"cannot restart an engine that is not ours with gpu={gpu!r}; use ensure(own=True)")
 
+    def simulate(self, host: str) -> None:
+        """Choose the simulated host of containers made from now on. Raises `EngineError`: not ours, no simulation."""
+        raise EngineError(f"cannot simulate {host!r} on an engine that is not ours; use ensure(own=True)")
+
     def stop(self) -> None:
         """End the engine if it is ours; nothing otherwise."""
 
@@ -114,7 +119,7 @@ class OwnEngine(Engine):
         return self.state / "root"
 
     @property
-    def simulate(self) -> Path:
+    def simulation(self) -> Path:
         """The simulation's changing part: the `current` host, hosts made by tests, compiled libraries."""
         return self.state / "simulate"
 
@@ -147,6 +152,24 @@ class OwnEngine(Engine):
             self._stop()
             self._start(gpu)
 
+    def simulate(self, host: str) -> None:
+        """Choose the simulated host of containers made from now on, by its name.
+
+        A container's own TORCHTAP_SIMULATED_HOST wins where the hook is used. Raises `HostError` for unknown names.
+        """
+        loaded = hosts.load(host, self.simulation / "hosts", hosts.HOSTS)
+        _write(self.simulation / "current", host)
+        if self.gpu == "cdi":
+            cdi.write(loaded, self.simulation)
+
+    def add_host(self, name: str, description: Mapping[str, Any]) -> None:
+        """Make a host for a test (keys: simulate/hosts.py); `simulate(name)` then chooses it.
+
+        Raises `HostError` if it is not understood.
+        """
+        hosts.parse(description, name)
+        _write(self.simulation / "hosts" / name / "host.json", json.dumps(description))
+
     def stop(self) -> None:
         """End the engine and all its containers, and take its network away. Fine when it does not run."""
         with self._lock():
@@ -166,7 +189,7 @@ class OwnEngine(Engine):
         except privateroot.RootError as error:
             raise EngineUnavailable(str(error)) from None
         privateroot.refresh(self.root)
-        _prepare_simulation(self.simulate, self.root, gpu)
+        self._prepare_simulation(gpu)
         sockets = _socket_folder(self.state)
         for folder in (self.state / "data", sockets):
             folder.mkdir(parents=True, exist_ok=True)
@@ -201,7 +224,7 @@ class OwnEngine(Engine):
                         self.state / "data",
                         sockets,
                     ),
-                    *(REPOSITORY / "tests", self.simulate, REPOSITORY, path),
+                    *(REPOSITORY / "tests", self.simulation, REPOSITORY, path),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -212,6 +235,19 @@ class OwnEngine(Engine):
         self._wait_until_it_answers(launcher, sockets / "docker.sock", gpu)
         self.started_here = True
         say(f"engine ready after {time.monotonic() - began:.1f} s (GPU: {gpu}; log: {self.log})")
+
+    def _prepare_simulation(self, gpu: Gpu) -> None:
+        # Nothing is left over from an earlier run: a host that a test chose must not surprise the next one.
+        for leftover in ("hosts", "cdi", "rendered"):
+            shutil.rmtree(self.simulation / leftover, ignore_errors=True)
+            (self.simulation / leftover).mkdir(parents=True)
+        try:
+            stubs.build(self.simulation / "lib")
+        except stubs.StubError as error:
+            raise EngineError(str(error)) from None
+        _write(self.simulation / "current", hosts.DEFAULT_HOST)
+        if gpu == "cdi":
+            cdi.write(hosts.load(hosts.DEFAULT_HOST), self.simulation)
 
     def _wait_until_it_answers(self, launcher: subprocess.Popen[bytes], address: Path, gpu: Gpu) -> None:
         deadline = time.monotonic() + START_LIMIT_S
@@ -369,11 +405,6 @@ def _refuse_where_impossible() -> None:
     if tried.returncode != 0:
         why = tried.stderr.strip()
         raise EngineUnavailable(f"no Docker engine is reachable, and new namespaces are refused here ({why})")
-
-
-def _prepare_simulation(folder: Path, root: Path, gpu: Gpu) -> None:
-    for part in ("hosts", "lib", "cdi"):
-        (folder / part).mkdir(parents=True, exist_ok=True)
 
 
 def _storage_driver(state: Path) -> str:
