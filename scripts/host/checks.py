@@ -19,6 +19,23 @@ def test(argv: Sequence[str]) -> int:
     return proc.become(command, env=place.environment(os.environ), cwd=paths.root)
 
 
+def bench(argv: Sequence[str]) -> int:
+    """Run the benchmarks: all subjects, or the one named; further arguments go to it."""
+    paths = Paths()
+    subjects = sorted(path.stem for path in (paths.root / "benchmarks").glob("[a-z]*.py"))
+    wanted, arguments = (list(argv[:1]), argv[1:]) if argv else (subjects, [])
+    unknown = [each for each in wanted if each not in subjects]
+    if unknown:
+        raise Problem(f"there is no benchmark {unknown[0]!r}", f"There are: {', '.join(subjects)}")
+    place, _ = venv.ensure(paths, dev=True)
+    worst = 0
+    for subject in wanted:
+        say("bench", subject)
+        command: list[str | Path] = [place.python, f"benchmarks/{subject}.py", *arguments]
+        worst = max(worst, proc.watch(command, env=place.environment(os.environ), cwd=paths.root))
+    return worst
+
+
 def is_script(path: Path, *interpreters: str) -> bool:
     """Whether the first line of a file names one of these interpreters."""
     try:

@@ -23,10 +23,11 @@ def down(argv: Sequence[str]) -> int:
     up.no_arguments(argv)
     paths = Paths()
     with held(paths):
-        found = places.look(paths, places.settings(paths))
+        settings = places.settings(paths)
+        found = places.look(paths, settings)
         if found.local:
             began = time.monotonic()
-            local.stop(paths, found.local)
+            local.stop(paths, found.local, float(settings.get("STOP_GRACE", "30")))
             say(
                 "stopped",
                 f"JupyterLab (pid {found.local.pid}) after {time.monotonic() - began:.1f} s; your files stay",

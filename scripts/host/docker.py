@@ -202,6 +202,8 @@ PASSED_ON = (
     "SSH_PORT",
     "BIND_ADDRESS",
     "WORKSPACE",
+    "SHM_SIZE",
+    "STOP_GRACE",
     "BASE_IMAGE",
     "TORCH_INDEX",
     "TORCHTAP_CA_BUNDLE",

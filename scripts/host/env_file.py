@@ -59,7 +59,7 @@ def load(path: Path, environ: Mapping[str, str]) -> EnvFile:
 
 def split(text: str, name: str) -> tuple[str, str]:
     """The user's part and make's part, each as long as the whole in lines, so that line numbers hold."""
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text)
     starts = [number for number, line in enumerate(lines) if line.rstrip() == BEGIN]
     if not starts:
         return text, ""
@@ -84,7 +84,7 @@ def parse(text: str, name: str, environ: Mapping[str, str]) -> dict[str, tuple[s
     {'A': ('1', 1), 'B': ('x $A', 2), 'C': ('y 1', 3)}
     """
     found: dict[str, tuple[str, int]] = {}
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text)
     number = 0
     while number < len(lines):
         start, line = number, lines[number]
@@ -116,6 +116,11 @@ def parse(text: str, name: str, environ: Mapping[str, str]) -> dict[str, tuple[s
             value = expand(re.split(r"(?:^|\s)#", rest, maxsplit=1)[0].strip(), {**plain(found), **environ})
         found[key] = (value, start + 1)
     return found
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines with their ends. Not str.splitlines, which also breaks at characters that are content here."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def plain(found: Mapping[str, tuple[str, int]]) -> dict[str, str]:

@@ -27,7 +27,6 @@ from host.show import Problem, say, ticking
 from host.venv import Venv
 
 READY_PATIENCE_S = 60.0
-STOP_PATIENCE_S = 30.0  # JupyterLab lets kernels end their `finally` first
 LOG_KEPT_BYTES = 5_000_000
 
 
@@ -206,7 +205,7 @@ def start(paths: Paths, settings: Settings, venv: Venv, env: Mapping[str, str]) 
     try:
         wait_ready(instance, secret, child, log)
     except BaseException:
-        stop(paths, instance, quiet=True)
+        stop(paths, instance)
         raise
     return instance
 
@@ -254,20 +253,20 @@ def tail(path: Path, lines: int) -> list[str]:
         return []
 
 
-def stop(paths: Paths, instance: Instance, *, quiet: bool = False) -> None:
-    """Ask JupyterLab to end, wait for it, and only then, after 30 s, insist."""
+def stop(paths: Paths, instance: Instance, patience_s: float = 30.0) -> None:
+    """Ask JupyterLab to end, so that kernels run their `finally`; after `patience_s` insist."""
     began = time.monotonic()
-    signals = iter([(0.0, signal.SIGTERM), (STOP_PATIENCE_S, signal.SIGKILL)])
+    signals = iter([(0.0, signal.SIGTERM), (patience_s, signal.SIGKILL)])
     due, number = next(signals)
     with ticking("stop") as ticker:
         while alive(instance):
             elapsed = time.monotonic() - began
             if elapsed >= due:
                 send(instance, number)
-                if number == signal.SIGKILL and not quiet:
-                    say("stop", f"no end after {STOP_PATIENCE_S:g} s: killed")
+                if number == signal.SIGKILL:
+                    say("stop", f"no end after {patience_s:g} s: killed")
                 due, number = next(signals, (float("inf"), signal.SIGKILL))
-            if elapsed > STOP_PATIENCE_S + 5:
+            if elapsed > patience_s + 5:
                 raise Problem(f"JupyterLab (pid {instance.pid}) does not end, not even when killed", code=1)
             ticker.tick(elapsed, "JupyterLab ends its kernels")
             reap(instance.pid)

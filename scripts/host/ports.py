@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -41,15 +42,22 @@ def holder(port: int) -> str | None:
     named = proc.ask(["docker", "ps", "--filter", f"publish={port}", "--format", "{{.Names}}"], timeout_s=10)
     if named.ok and named.out.strip():
         return f"container {named.out.split()[0]}"
-    inodes = listening_inodes(port)
+    sockets = {f"socket:[{inode}]" for inode in listening_inodes(port)}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            links = [str(link.readlink()) for link in (folder / "fd").iterdir()]
-            if any(f"socket:[{inode}]" in links for inode in inodes):
+        if sockets & open_files(folder):
+            with contextlib.suppress(OSError):
                 return f"{(folder / 'comm').read_text().strip()} (pid {folder.name})"
-        except OSError:  # another user's process, or gone
-            continue
     return None
+
+
+def open_files(process: Path) -> set[str]:
+    """What a process of /proc has open; empty for other users' processes, and for one that is gone."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for link in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed between the two looks
+                found.add(str(link.readlink()))
+    return found
 
 
 def listening_inodes(port: int, tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")) -> list[str]:

@@ -58,6 +58,14 @@ def folder(value: str) -> str | None:
     )
 
 
+def size(value: str) -> str | None:
+    return None if re.fullmatch(r"\d+ *[kmg]?b?", value.lower()) else "a size is a number with b, k, m or g, as in 16gb"
+
+
+def seconds(value: str) -> str | None:
+    return None if value.isdecimal() and 1 <= int(value) <= 86_400 else "whole seconds, from 1 to 86400"
+
+
 def gpu_list(value: str) -> str | None:
     """The grammar of GPUS: all, count=N, or ids (index, index:instance, GPU-… or MIG-…) with commas between.
 
@@ -82,7 +90,7 @@ def gpu_list(value: str) -> str | None:
 MODES = ("gpu", "cpu", "local")
 POLICIES = ("warn", "strict", "off")
 SETTINGS = (
-    Setting("MODE", "chosen", "gpu or cpu (Docker), or local (without Docker)", one_of(*MODES)),
+    Setting("MODE", "chosen", "gpu or cpu (Docker), or local (no Docker)", one_of(*MODES)),
     Setting("VARIANT", "chosen", f"PyTorch and CUDA: {', '.join(VARIANTS)}", one_of(*VARIANTS)),
     Setting("GPUS", "all", "which: 0 or 0,1 or GPU-… or MIG-… or count=2", gpu_list),
     Setting("SSH_KEY", "~/.ssh/*.pub", "the public key to let in: a file, or none"),
@@ -90,6 +98,8 @@ SETTINGS = (
     Setting("SSH_PORT", "2222", "port of SSH on this host", port),
     Setting("BIND_ADDRESS", "127.0.0.1", "where both listen; 0.0.0.0: your network too", address),
     Setting("WORKSPACE", "./workspace", "your code: /workspace in the container", folder),
+    Setting("SHM_SIZE", "8gb", "shared memory: DataLoader workers, NCCL", size),
+    Setting("STOP_GRACE", "30", "seconds that your processes get at make down", seconds),
     Setting("BUILD", "yes", "no: start the image as it is", one_of("yes", "no")),
     Setting("BASE_IMAGE", "per variant", "another base image to build on"),
     Setting("TORCH_INDEX", "per variant", "another index for PyTorch's wheels"),

@@ -1,0 +1,25 @@
+"""`make help` is made from the Makefile and the table of settings."""
+
+from __future__ import annotations
+
+import re
+
+from tests.unit.host.checkout import REPOSITORY, Checkout
+
+
+def test_make_alone_prints_one_line_a_target(checkout: Checkout) -> None:
+    done = checkout.make()
+    assert done.returncode == 0, done.stderr
+    phony = re.findall(r"^\.PHONY: (.*)$", (REPOSITORY / "Makefile").read_text(), re.M)
+    names = " ".join(phony).split()
+    assert len(names) > 10
+    for name in names:
+        assert len(re.findall(rf"^  make {name} +\S", done.stdout, re.M)) == 1, name
+    assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
+
+
+def test_every_target_calls_a_program_that_is_there() -> None:
+    scripts = re.findall(r"\$\(PYTHON\) (scripts/\w+)", (REPOSITORY / "Makefile").read_text())
+    assert len(scripts) > 10
+    for name in scripts:
+        assert (REPOSITORY / name).stat().st_mode & 0o111, name
