@@ -74,6 +74,7 @@ RUN --mount=type=bind,from=tools,source=/tools,target=/tools \
 ENV PATH=/opt/torchtap/bin:/opt/torchtap/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     LANG=C.UTF-8 \
     SHELL=/bin/bash \
+    JUPYTER_RUNTIME_DIR=/run/torchtap/jupyter \
     TORCHTAP_MANIFEST=/opt/torchtap/manifest.json
 WORKDIR /workspace
 EXPOSE 8888 22

@@ -38,6 +38,7 @@ def apply(plan: Plan) -> None:
         _host_key(plan.state / "ssh")
     if any(service.name == "jupyter" for service in plan.services):
         _jupyter_token(plan)
+        _own_folder(plan, Path(plan.environment["JUPYTER_RUNTIME_DIR"]))
     if plan.services:
         _scan_directory(plan)
     paths.write(plan.run / paths.STARTED, json.dumps(_started(plan), indent=2) + "\n")
@@ -179,6 +180,14 @@ def _jupyter_token(plan: Plan) -> None:
         kept = ""
     token = plan.jupyter_token or kept or secrets.token_hex(24)
     paths.write(path, f"{token}\n", mode=0o600, owner=(plan.account.uid, plan.account.gid))
+
+
+def _own_folder(plan: Plan, folder: Path) -> None:
+    """A new empty folder that only the user can enter."""
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier start of this container
+    folder.mkdir(mode=0o700)
+    if plan.is_root:
+        os.chown(folder, plan.account.uid, plan.account.gid)
 
 
 def _scan_directory(plan: Plan) -> None:

@@ -106,8 +106,8 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
     if choice.services and not wanted:
         raise PlanError("role ssh has nothing to run: sshd needs a public key", f"Add: {SSH_HINT}")
 
-    environment = _environment(settings, facts, account, state)
-    services = [_SERVICES[name](facts.run, state, port) for name in choice.services if name in wanted]
+    environment = _environment(settings, facts, account, facts.run, state)
+    services = [_SERVICES[name](facts, state, port) for name in choice.services if name in wanted]
     if services and settings.selftest == "warn":
         services.append(Service(name="selftest", argv=(str(paths.BIN / "after-ready"),), once=True))
     return Plan(
@@ -156,26 +156,17 @@ def run_script(service: Service, plan: Plan) -> str:
     return f"#!/bin/sh\ncd {shlex.quote(str(plan.working_directory))} && exec {shlex.join((*drop, *service.argv))}\n"
 
 
-def _sshd(run: Path, state: Path, port: int) -> Service:
+def _sshd(facts: Facts, state: Path, port: int) -> Service:
+    options = [f"AuthorizedKeysFile={facts.run}/authorized_keys"]
+    if not facts.is_root:
+        # The image's run directory is open to any user, for containers like this one. Here all belongs to one user.
+        options.append("StrictModes=no")
     key = state / "ssh" / "ssh_host_ed25519_key"
-    keys_file = f"AuthorizedKeysFile={run / 'authorized_keys'}"
-    argv = (
-        "/usr/sbin/sshd",
-        "-D",
-        "-e",
-        "-f",
-        str(paths.SSHD_CONFIG),
-        "-p",
-        str(port),
-        "-h",
-        str(key),
-        "-o",
-        keys_file,
-    )
-    return Service(name="sshd", argv=argv, as_root=True)
+    argv = ("/usr/sbin/sshd", "-D", "-e", "-f", str(paths.SSHD_CONFIG), "-p", str(port), "-h", str(key))
+    return Service(name="sshd", argv=(*argv, *(f"-o{option}" for option in options)), as_root=True)
 
 
-def _jupyter(run: Path, state: Path, port: int) -> Service:  # noqa: ARG001 - one signature for the table below
+def _jupyter(facts: Facts, state: Path, port: int) -> Service:  # noqa: ARG001 - one signature for the table below
     return Service(name="jupyter", argv=(str(paths.VENV / "bin" / "jupyter-lab"),))
 
 
@@ -238,15 +229,11 @@ def _no_key(facts: Facts, *, jupyter: bool) -> Notice:
     )
 
 
-def _environment(settings: Settings, facts: Facts, account: Account, state: Path) -> dict[str, str]:
+def _environment(
+    settings: Settings, facts: Facts, account: Account, run: Path, state: Path
+) -> dict[str, str]:
     """What every process of the user gets: the container's own variables, less secrets, plus who and where."""
     kept = {k: v for k, v in facts.environment.items() if k not in SECRETS and k not in NOT_PASSED_ON}
+    where = {"HOME": account.home, "TORCHTAP_STATE": str(state), "JUPYTER_RUNTIME_DIR": str(run / "jupyter")}
     device = {} if settings.device == "auto" else {"TORCHTAP_DEVICE": settings.device}
-    return {
-        **kept,
-        **device,
-        "HOME": account.home,
-        "USER": NAME,
-        "LOGNAME": NAME,
-        "TORCHTAP_STATE": str(state),
-    }
+    return {**kept, **device, **where, "USER": NAME, "LOGNAME": NAME}

@@ -69,7 +69,9 @@ def processes(proc: Path = PROC, skip: Iterable[int] = ()) -> list[Process]:
 def _holds_terminals(folder: Path) -> bool:
     try:
         with _as_owner_of(folder):
-            return any(os.readlink(link) in ("/dev/ptmx", "/dev/pts/ptmx") for link in (folder / "fd").iterdir())
+            return any(
+                os.readlink(link) in ("/dev/ptmx", "/dev/pts/ptmx") for link in (folder / "fd").iterdir()
+            )
     except OSError:
         return False
 

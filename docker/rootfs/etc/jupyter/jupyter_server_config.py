@@ -16,3 +16,5 @@ c.IdentityProvider.token = (_state / "jupyter-token").read_text().strip()
 # The log says what is wrong; that the server runs is said by start.
 c.Application.log_level = "WARN"
 c.ServerApp.log_level = "WARN"
+# Kernels talk over sockets in JUPYTER_RUNTIME_DIR, which only the user can enter, instead of unencrypted TCP ports.
+c.KernelManager.transport = "ipc"
