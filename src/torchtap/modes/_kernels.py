@@ -62,8 +62,8 @@ class Call:
         """Output and final states, `[out, hy]` or, for an LSTM, `[out, hy, cy]`, by PyTorch's CPU code."""
         if not self.drops:
             return self._layers(x, hx, cx, weights, self.num_layers, self.batch_first)
-        # Layer by layer, so that the masks are ours to keep. Results, and the random numbers that masks take,
-        # are bitwise those of the native call, which also goes layer by layer and time first.
+        # Layer by layer, so that the masks are ours to keep. The native call goes the same way, time first: the
+        # arithmetic and the random numbers that the masks take are its own.
         swap = self.batch_first and not self.batch_sizes
         x = x.transpose(0, 1) if swap else x
         directions = 2 if self.bidirectional else 1

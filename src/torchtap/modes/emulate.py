@@ -121,7 +121,7 @@ def _redirect(name: str) -> Callable[..., Any]:
     native = getattr(VF, name)  # looked up now: what was there before, libtorch's as a rule
 
     # torch.compile runs RNNs eagerly (its default), so must not look into this; that would compile them.
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def eager(*args: Any, **kwargs: Any) -> Any:
         packed = "batch_sizes" in kwargs or (len(args) > 3 and not isinstance(args[3], bool))
         call = {**dict(zip(_PACKED if packed else _PADDED, args, strict=False)), **kwargs}

@@ -188,6 +188,12 @@ Rule = Callable[[nn.Module, str, nn.Module, nn.Module], "Finding | None"]
 """(module, its path, its parent, the model) -> what is odd about this module, if anything."""
 
 
+_APART = {
+    "eval": "eval() was called on this part after train() on the model",
+    "train": "train() was called on this part, or it was added after eval() on the model",
+}
+
+
 def _mixed(module: nn.Module, path: str, parent: nn.Module, root: nn.Module) -> Finding | None:
     # Only the top of a part that differs: what lies below it in the same mode follows from it.
     if module.training == root.training or parent.training != root.training:
@@ -199,7 +205,7 @@ def _mixed(module: nn.Module, path: str, parent: nn.Module, root: nn.Module) -> 
         severity=Severity.INFO,
         where=path,
         seen=f"in {mine} mode, the model in {roots} mode ({apart} module{'s' * (apart > 1)})",
-        cause=f"{mine}() was called on this part, it was added later, or it was replaced after {roots}()",
+        cause=_APART[mine],
         remedy=f"nothing if on purpose (a frozen part), else {roots}() on the whole model before the forward",
     )
 

@@ -1,0 +1,178 @@
+"""describe(): the tree, its oddities, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from torchtap import modes
+from torchtap.modes import ModeTree, Severity
+
+
+class Captioner(nn.Module):
+    """A frozen backbone with BatchNorm, an RNN, a head that shares a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Dropout(0.1))
+        self.decoder = nn.ModuleDict(
+            {"rnn": nn.LSTM(4, 4, num_layers=2, dropout=0.3), "out": nn.Linear(4, 9)}
+        )
+        self.tied = self.decoder["out"]
+        self.backbone.requires_grad_(False)
+
+
+def found(tree: ModeTree) -> list[tuple[str, str, str]]:
+    return [(finding.severity.value, finding.id, finding.where) for finding in tree.findings]
+
+
+def test_a_model_all_in_train_mode_has_nothing_odd() -> None:
+    assert found(modes.describe(Captioner().requires_grad_(True))) == []
+
+
+def test_frozen_batchnorm_in_train_mode_is_marked() -> None:
+    """C85 (chemprop PR#952): requires_grad=False alone; running statistics still move, also under no_grad."""
+    net = Captioner()
+    assert found(modes.describe(net)) == [("warn", "batchnorm.frozen", "backbone.1")]
+    before = [buffer.clone() for buffer in net.buffers()]
+    with torch.no_grad():
+        net.backbone(torch.randn(2, 3, 4, 4))
+    assert not any(torch.equal(*pair) for pair in zip(net.buffers(), before, strict=True))
+    net.backbone.eval()
+    assert ("warn", "batchnorm.frozen", "backbone.1") not in found(modes.describe(net))
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [nn.BatchNorm2d(4), nn.BatchNorm2d(4, track_running_stats=False), nn.BatchNorm2d(4, affine=False)],
+    ids=["trained", "no running statistics", "no parameters"],
+)
+def test_batchnorm_that_is_not_frozen_is_not_marked(norm: nn.Module) -> None:
+    if "track_running_stats=False" in repr(norm):
+        norm.requires_grad_(False)
+    assert found(modes.describe(nn.Sequential(norm))) == []
+
+
+def test_a_part_in_another_mode_is_marked_once_at_its_top() -> None:
+    net = Captioner().requires_grad_(True)
+    net.backbone.eval()
+    tree = modes.describe(net)
+    assert found(tree) == [("info", "mode.mixed", "backbone")]
+    assert tree.findings[0].seen == "in eval mode, the model in train mode (4 modules)"
+
+
+def test_an_rnn_in_eval_warns_in_a_train_model_and_informs_in_an_eval_model() -> None:
+    net = Captioner().requires_grad_(True)
+    net.decoder["rnn"].eval()
+    assert ("warn", "rnn.eval", "decoder.rnn") in found(modes.describe(net))
+    assert found(modes.describe(net.eval())) == [("info", "rnn.eval", "decoder.rnn")]
+
+
+def test_what_rnn_eval_says_comes_true_and_its_remedy_works() -> None:
+    net = nn.Sequential(nn.GRU(4, 3)).eval()
+    (finding,) = modes.describe(net).findings
+    assert finding.severity is Severity.INFO
+    with modes.emulate_cudnn():
+        with pytest.raises(RuntimeError, match="training mode"):
+            net(torch.randn(5, 2, 4))[0].sum().backward()
+        assert "modes.differentiable_eval(model)" in finding.remedy
+        with modes.differentiable_eval(net):
+            net(torch.randn(5, 2, 4))[0].sum().backward()
+
+
+def test_requires_grad_is_summed_up_over_the_subtree() -> None:
+    net = Captioner()
+    rows = {module.path: module.requires_grad for _, module in modes.describe(net).root.walk()}
+    assert (rows[""], rows["backbone"], rows["backbone.2"], rows["decoder"]) == ("some", "none", "-", "all")
+
+
+def test_shared_modules_and_cycles_are_told_once() -> None:
+    net = Captioner()
+    net.decoder["rnn"].add_module("up", net)  # a cycle; named_modules() survives it, so must this
+    shared = {
+        module.path: module.same_as
+        for _, module in modes.describe(net).root.walk()
+        if module.same_as is not None
+    }
+    assert shared == {"decoder.rnn.up": "", "tied": "decoder.out"}
+
+
+def test_paths_are_those_of_named_modules() -> None:
+    net = Captioner()
+    told = [module.path for _, module in modes.describe(net).root.walk() if module.same_as is None]
+    assert told == [name for name, _ in net.named_modules()]
+
+
+def test_nothing_changes_and_nothing_runs_even_on_meta() -> None:
+    with torch.device("meta"):
+        net = nn.Sequential(nn.LSTM(4, 3), nn.LazyLinear(2))
+    net[0].eval()
+    modes.describe(net)
+    assert [m.training for m in net.modules()] == [True, False, True]
+
+
+SHOWN = """\
+   module                  mode   requires_grad  what the mode changes here
+   Captioner               train  some
+     backbone: Sequential  train  none
+       0: Conv2d           train  none
+!      1: BatchNorm2d      train  none           train: batch statistics, running ones move
+       2: Dropout          train  -              train: zeroes inputs (p=0.1)
+     decoder: ModuleDict   train  all
+!      rnn: LSTM           eval   all            train: dropout between layers (p=0.3), cuDNN's
+                                                 reserve
+       out: Linear         train  all
+     tied: Linear          train  all            same module as decoder.out
+warn   batchnorm.frozen at backbone.1: BatchNorm2d in train mode, parameters frozen: running
+       statistics move
+cause  requires_grad=False freezes weight and bias; statistics follow the mode, also under no_grad
+do     eval() on this module after each train() of the model
+info   mode.mixed at decoder.rnn: in eval mode, the model in train mode (1 module)
+cause  eval() was called on this part after train() on the model
+do     nothing if on purpose (a frozen part), else train() on the whole model before the forward
+warn   rnn.eval at decoder.rnn: LSTM in eval mode: on cuDNN, backward through a forward run now will
+       raise
+cause  cuDNN keeps what backward needs only when the forward runs in train mode
+do     nothing for inference; to train, train() before the forward; for gradients of eval outputs,
+       modes.differentiable_eval(model) around the forward"""
+
+
+def test_text_shows_every_module_and_every_finding() -> None:
+    net = Captioner()
+    net.decoder["rnn"].eval()
+    assert str(modes.describe(net)) == SHOWN
+
+
+def test_html_is_escaped_and_complete() -> None:
+    net = nn.Sequential()
+    net.add_module("<b>", nn.LSTM(4, 3).eval())
+    html = modes.describe(net)._repr_html_()
+    assert "<b>" not in html
+    assert "&lt;b&gt;: LSTM" in html
+    assert html.count("<tr>") == 3  # head and two modules
+    assert "mode.mixed at &lt;b&gt;" in html
+
+
+def test_names_with_markup_are_shown_as_they_are() -> None:
+    net = nn.Sequential()
+    net.add_module("[red]", nn.Linear(2, 2))
+    assert "[red]: Linear" in str(modes.describe(net))
+
+
+def test_dict_is_json_and_complete() -> None:
+    net = Captioner()
+    tree = json.loads(json.dumps(modes.describe(net).to_dict()))
+    assert tree["schema"] == 1
+    assert [child["path"] for child in tree["root"]["children"]] == ["backbone", "decoder", "tied"]
+    assert tree["root"]["children"][2]["same_as"] == "decoder.out"
+    assert [(f["id"], f["severity"], f["where"]) for f in tree["findings"]] == [
+        ("batchnorm.frozen", "warn", "backbone.1")
+    ]
+
+
+def test_what_is_no_module_is_one_clear_error() -> None:
+    with pytest.raises(TypeError, match=r"^describe\(\) takes an nn.Module, got dict$"):
+        modes.describe({})  # type: ignore[arg-type]
