@@ -127,15 +127,13 @@ def refusal(text: str) -> str:
     >>> refusal("docker: Error response from daemon: could not select device driver.\\n\\nRun 'docker run --help'")
     'could not select device driver'
     """
-    lines = (
-        [line for line in text.splitlines() if "Error response from daemon" in line]
-        or text.splitlines()
-        or [""]
-    )
-    line = lines[0].split("Error response from daemon: ")[-1]
-    for marker in ("nvidia-container-cli: ", "CDI device injection failed: "):
-        line = line.split(marker)[-1]
+    tail = next((text.rpartition(marker)[2] for marker in REASON_FOLLOWS if marker in text), text)
+    line = tail.splitlines()[0] if tail else ""
     return line.split(": unknown")[0].strip().rstrip(".")
+
+
+# Where the engine's reason begins, most telling first.
+REASON_FOLLOWS = ("nvidia-container-cli: ", "CDI device injection failed: ", "Error response from daemon: ")
 
 
 # ---- Compose -----------------------------------------------------------------------------------------------------

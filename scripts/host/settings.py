@@ -31,8 +31,8 @@ def one_of(*words: str) -> Callable[[str], str | None]:
     def check(value: str) -> str | None:
         if value in words:
             return None
-        near = difflib.get_close_matches(value.lower(), words, n=1, cutoff=0.5)
-        return (f"did you mean {near[0]}? " if near else "") + f"One of {', '.join(words)}"
+        near = difflib.get_close_matches(value.lower(), words, n=1)
+        return f"one of {', '.join(words)}" + (f" (did you mean {near[0]}?)" if near else "")
 
     return check
 
@@ -59,7 +59,11 @@ def folder(value: str) -> str | None:
 
 
 def size(value: str) -> str | None:
-    return None if re.fullmatch(r"\d+ *[kmg]?b?", value.lower()) else "a size is a number with b, k, m or g, as in 16gb"
+    return (
+        None
+        if re.fullmatch(r"\d+ *[kmg]?b?", value.lower())
+        else "a size is a number with b, k, m or g, as in 16gb"
+    )
 
 
 def seconds(value: str) -> str | None:

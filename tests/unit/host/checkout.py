@@ -133,7 +133,7 @@ class Checkout:
 
 
 def make_checkout(folder: Path, *more: str) -> Checkout:
-    """Copy what the host side needs (and `more`) into `folder`/checkout. PATH holds the fakes and nothing of Docker's."""
+    """Copy what the host side needs (and `more`) into `folder`/checkout. PATH holds nothing but fakes."""
     root = folder / "checkout"
     for name in (*COPIED, *more):
         source, target = REPOSITORY / name, root / name

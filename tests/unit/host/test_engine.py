@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from host.engine import REMEDIES, State, demand, look
 from host.show import Problem
-
 from tests.unit.host.checkout import Checkout
 
 INFO = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from host import env_file
 from host.env_file import BEGIN, END, load, store
 from host.show import Problem
-from hypothesis import given
-from hypothesis import strategies as st
 
 OWN = {"COMPOSE_FILE": "compose.yaml:compose.cpu.yaml", "VARIANT": "cu130"}
 BLOCK = f"{BEGIN}\nCOMPOSE_FILE=compose.yaml:compose.cpu.yaml\nVARIANT=cu130\n{END}\n".encode()
@@ -166,7 +167,7 @@ def test_a_broken_line_does_not_repeat_a_secret(tmp_path: Path) -> None:
     assert "ghijklmnop" not in caught.value.what
 
 
-@given(st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\r\0"), max_size=40))
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), max_size=40))
 def test_what_make_writes_is_read_back_as_it_was(value: str) -> None:
     line = f"A={env_file.quoted(value)}\n"
     assert env_file.parse(line, ".env", {}) == {"A": (value, 1)}

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from host.gpu import Gpu, HostGpus, device_nodes, look, variant_for
 
+from host.gpu import Gpu, HostGpus, device_nodes, look, variant_for
 from tests.unit.host.checkout import Checkout
 
 H200 = "0, GPU-11111111-2222-3333-4444-555555555555, NVIDIA H200, 590.48.01, 9.0\n"

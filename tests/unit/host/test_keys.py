@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
 from host import keys
 from host.keys import find
 from host.settings import settle
 from host.show import Problem
-
 from tests.unit.host.checkout import Checkout
 
 PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAAverysecret\n-----END OPENSSH PRIVATE KEY-----\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+
 from host.engine import Engine, State
 from host.gpu import Gpu, HostGpus
 from host.plan import Plan, decide

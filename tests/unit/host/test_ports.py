@@ -7,9 +7,9 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+
 from host import ports
 from host.show import Problem
-
 from tests.unit.host.checkout import Checkout
 
 
@@ -38,7 +38,7 @@ def test_a_container_in_the_way_is_named_as_such(taken: int, checkout: Checkout)
 
 
 def test_everywhere_is_taken_too_when_loopback_is(taken: int) -> None:
-    with pytest.raises(Problem, match="is taken on 0.0.0.0"):
+    with pytest.raises(Problem, match=r"is taken on 0\.0\.0\.0"):
         ports.check("JUPYTER_PORT", "0.0.0.0", taken)
 
 
@@ -51,7 +51,7 @@ def test_a_free_port_passes_and_stays_free(taken: int) -> None:
 
 
 def test_an_address_of_another_host_is_no_taken_port() -> None:
-    with pytest.raises(Problem, match="BIND_ADDRESS='192.0.2.1': this host cannot listen there"):
+    with pytest.raises(Problem, match=r"BIND_ADDRESS=.192\.0\.2\.1.: this host cannot listen there"):
         ports.check("JUPYTER_PORT", "192.0.2.1", 48888)
 
 

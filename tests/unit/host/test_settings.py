@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from host.settings import SETTINGS, settle
 from host.show import Problem
 
@@ -20,11 +21,11 @@ def test_the_environment_wins_over_the_file_and_empty_counts_as_unset() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("MODE", "docker", "One of gpu, cpu, local"),
-        ("MODE", "GPU", "did you mean gpu?"),
+        ("MODE", "docker", "one of gpu, cpu, local"),
+        ("MODE", "GPU", "one of gpu, cpu, local (did you mean gpu?)"),
         ("MODE", "locl", "did you mean local?"),
         ("VARIANT", "cu13", "did you mean cu130?"),
-        ("VARIANT", "rocm", "One of cu130, cu128, cu126, cpu"),
+        ("VARIANT", "rocm", "one of cu130, cu128, cu126, cpu"),
         ("GPUS", "0 1", "'0 1' is no GPU id"),
         ("GPUS", "0,", "'' is no GPU id"),
         ("GPUS", "0,1,0", "0 is there twice"),
