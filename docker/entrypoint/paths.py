@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +21,44 @@ STARTED = (
 )
 
 
-def started() -> dict[str, Any] | None:
-    """What start decided in this container, or None while it has not."""
+def run_directory() -> Path | None:
+    """Where start has put its run-time files; None while it has not.
+
+    Anyone can make a folder of that name in /tmp, so only one that is root's or our own counts.
+    """
     for run in RUN_CANDIDATES:
         try:
-            found: dict[str, Any] = json.loads((run / STARTED).read_text())
-        except (OSError, ValueError):
+            found = run.lstat()
+        except OSError:
             continue
-        return found
+        if stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.geteuid()) and (run / STARTED).exists():
+            return run
     return None
 
 
+def started() -> dict[str, Any] | None:
+    """What start decided in this container, or None while it has not."""
+    run = run_directory()
+    if run is None:
+        return None
+    try:
+        found = json.loads((run / STARTED).read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def write(path: Path, text: str | bytes, mode: int = 0o644, owner: tuple[int, int] | None = None) -> None:
-    """Write a file whole: a reader sees the old one or the new one, and a crash leaves the old one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    """Write a file whole: a reader sees the old one or the new one, and a crash leaves the old one.
+
+    The draft beside it is new and has a name that nobody can foresee, so no link or file that lies there already can
+    lead it elsewhere or be in its way. Text may hold the undecodable bytes of the environment (surrogates).
+    """
+    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with open(descriptor, "wb") as file:
-            file.write(text.encode() if isinstance(text, str) else text)
+            file.write(os.fsencode(text))
             os.fchmod(file.fileno(), mode)
             if owner is not None and os.geteuid() == 0:
                 os.fchown(file.fileno(), *owner)
