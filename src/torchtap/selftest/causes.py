@@ -1,0 +1,687 @@
+"""Every cause a check can name: what is wrong in one sentence, which act mends it, what to do, one line to paste.
+
+The ids are Torchtap's own words for states, and stable: a fleet may match on them. `{slots}` are filled from the
+values of the result. `{gpus}` is always there ("GPU 1", "GPUs 1 and 3", "the GPU"), and `{index}` for commands.
+
+Texts are written for a person who has been called at night: what is known, then what to do first.
+Sources: NVIDIA's documents and the public reports named in docs/selftest.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torchtap.selftest.status import Remedy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One cause. `says` and `do` are sentences with slots; `paste` is a command, or empty where there is none."""
+
+    says: str
+    remedy: Remedy
+    do: str
+    paste: str = ""
+
+    def fill(self, values: Mapping[str, object]) -> tuple[str, str, str]:
+        """(says, do, paste) with their slots filled. A slot without a value shows as `?` and never raises.
+
+        >>> CAUSES["smi_hung"].fill({"waited_s": 20})[0]
+        'nvidia-smi gave no answer in 20 s: the driver waits for a GPU that does not respond'
+        """
+        slots = _Slots(values)
+        return self.says.format_map(slots), self.do.format_map(slots), self.paste.format_map(slots)
+
+
+class _Slots(dict[str, object]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+_GPUS_ALL = "docker run --gpus all ...        # in the Torchtap folder: make up"
+_KERNEL_LOG = "sudo dmesg | grep -iE 'nvrm|xid'"
+
+CAUSES: dict[str, Cause] = {
+    # ---- Is there a GPU at all? (device.nodes) -----------------------------------------------------------------
+    "no_gpu_in_host": Cause(
+        says="this machine has no NVIDIA GPU: no PCI device, no kernel driver, no /dev/nvidia*",
+        remedy=Remedy.ATTACH_GPU,
+        do="Use a machine (or a VM type) with a GPU. If none is wanted here, say so and the GPU checks are skipped",
+        paste="torchtap selftest --device cpu",
+    ),
+    "no_gpu_in_container": Cause(
+        says="this container has no GPU, and its host shows no NVIDIA GPU and no NVIDIA driver either",
+        remedy=Remedy.ATTACH_GPU,
+        do="Run nvidia-smi on the host. If it works there, recreate the container with a GPU; if there is none, "
+        "use another host, or say that none is wanted: torchtap selftest --device cpu",
+        paste=_GPUS_ALL,
+    ),
+    "container_without_gpu": Cause(
+        says="the host runs the NVIDIA driver, but this container was started without a GPU",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Recreate the container with the GPU",
+        paste=_GPUS_ALL,
+    ),
+    "gpu_hidden_from_container": Cause(
+        says="NVIDIA_VISIBLE_DEVICES={visible} hides every GPU from this container",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Recreate the container with the GPUs it may use",
+        paste="docker run --gpus all -e NVIDIA_VISIBLE_DEVICES=all ...",
+    ),
+    "nothing_visible": Cause(
+        says="no /dev/nvidia* here, and neither /sys nor nvidia-smi says whether this host has a GPU",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Run nvidia-smi on the host. If it works there, the container was started without a GPU: recreate it",
+        paste=_GPUS_ALL,
+    ),
+    "driver_not_loaded": Cause(
+        says="the NVIDIA kernel driver is not loaded{pci_note}",
+        remedy=Remedy.INSTALL_DRIVER,
+        do="On the host: load the driver. If that fails, install it (580 or newer suits the default image); after a "
+        "kernel update a reboot is often all it needs",
+        paste="sudo modprobe nvidia && nvidia-smi",
+    ),
+    "nouveau_bound": Cause(
+        says="the GPU at {address} is held by the nouveau driver, not by NVIDIA's",
+        remedy=Remedy.INSTALL_DRIVER,
+        do="On the host: install NVIDIA's driver, keep nouveau out, reboot",
+        paste="echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/no-nouveau.conf",
+    ),
+    "vfio_bound": Cause(
+        says="the GPU at {address} is reserved for a virtual machine (vfio-pci), so this host cannot use it",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="Run this inside that virtual machine, or give the GPU back to the host",
+    ),
+    "nodes_missing": Cause(
+        says="the NVIDIA driver is loaded, but its device nodes are missing: no /dev/nvidia*",
+        remedy=Remedy.LOAD_DRIVER,
+        do="Create the nodes on the host",
+        paste="sudo nvidia-modprobe -u -c=0",
+    ),
+    "no_permission": Cause(
+        says="the NVIDIA device nodes may not be opened by this user (uid {uid}){node_note}",
+        remedy=Remedy.FIX_PERMISSIONS,
+        do="Join the group that owns the nodes, or let SELinux allow containers to use devices; then start again",
+        paste="ls -l /dev/nvidia*; sudo setsebool -P container_use_devices=true",
+    ),
+    "devices_revoked": Cause(
+        says="the container lost its right to use the GPU devices{node_note} (often after systemctl daemon-reload)",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Recreate the container: a restart is not enough. Against its return use CDI, or --device for each node",
+        paste="docker run --device nvidia.com/gpu=all ...        # or: make down && make up",
+    ),
+    "node_stale": Cause(
+        says="{node} exists, but no driver answers behind it ({errno})",
+        remedy=Remedy.LOAD_DRIVER,
+        do="The kernel driver was unloaded or replaced. On the host: load it, then recreate the container",
+        paste="sudo modprobe nvidia && nvidia-smi",
+    ),
+    "uvm_missing": Cause(
+        says="/dev/nvidia-uvm is missing: CUDA cannot start without it, although nvidia-smi works",
+        remedy=Remedy.LOAD_DRIVER,
+        do="On the host: load the module and create the node, then recreate the container",
+        paste="sudo nvidia-modprobe -u -c=0",
+    ),
+    # ---- nvidia-smi and the driver (driver.smi, driver.version) ------------------------------------------------
+    "smi_hung": Cause(
+        says="nvidia-smi gave no answer in {waited_s} s: the driver waits for a GPU that does not respond",
+        remedy=Remedy.REBOOT_HOST,
+        do="Look for Xid 119 in the host's kernel log, then reboot the host; nothing inside a container mends this",
+        paste=_KERNEL_LOG,
+    ),
+    "smi_missing": Cause(
+        says="nvidia-smi is not here: the driver's tools were not added to this container",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="CUDA can work without it; monitoring cannot. Recreate the container with the utility capability",
+        paste="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
+    ),
+    "smi_broken": Cause(
+        says="nvidia-smi cannot be started: {error}",
+        remedy=Remedy.FIX_IMAGE,
+        do="Another file of that name stands first on PATH. Remove it; the driver's own comes from the host",
+        paste="type -a nvidia-smi",
+    ),
+    "smi_crashed": Cause(
+        says="nvidia-smi was ended by a signal ({signal}) before it answered",
+        remedy=Remedy.REBOOT_HOST,
+        do="Driver files that do not belong together, or a GPU in a bad state. Read the kernel log, then reboot",
+        paste=_KERNEL_LOG,
+    ),
+    "smi_unreadable": Cause(
+        says="nvidia-smi answered something that Torchtap cannot read, so it proves nothing",
+        remedy=Remedy.RUN_AGAIN,
+        do="Run nvidia-smi by hand. If its answer looks right, please report it together with this output",
+        paste="nvidia-smi -L; nvidia-smi",
+    ),
+    "smi_exit_code": Cause(
+        says="nvidia-smi printed its answer and then ended with exit code {rc}, which has no known meaning",
+        remedy=Remedy.RUN_AGAIN,
+        do="Run it by hand and read its last lines",
+        paste="nvidia-smi; echo $?",
+    ),
+    "field_refused": Cause(
+        says="this driver's nvidia-smi does not know the field {field}",
+        remedy=Remedy.REPORT_BUG,
+        do="This says nothing about the GPU: ask again without the field",
+    ),
+    "usage_error": Cause(
+        says="nvidia-smi refused the way it was asked",
+        remedy=Remedy.REPORT_BUG,
+        do="This says nothing about the GPU. Please report the command and this output",
+        paste="nvidia-smi --version",
+    ),
+    "driver_library_mismatch": Cause(
+        says="the driver's libraries and its kernel module are of different versions{versions}",
+        remedy=Remedy.REBOOT_HOST,
+        do="The host's driver was updated while the old one was loaded: reboot the host, then recreate the container. "
+        "If only one container has it, remove the driver libraries from its image",
+        paste="cat /proc/driver/nvidia/version",
+    ),
+    "driver_libraries_missing": Cause(
+        says="the driver's libraries (libnvidia-ml, libcuda) are not in this container",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Start the container through the NVIDIA Container Toolkit: plain --device options add no libraries",
+        paste=_GPUS_ALL,
+    ),
+    "no_devices": Cause(
+        says="the driver is loaded, but it could bring up no GPU",
+        remedy=Remedy.REBOOT_HOST,
+        do="Look for RmInitAdapter in the host's kernel log. Blackwell GPUs need the open kernel modules; otherwise "
+        "power-cycle the host",
+        paste=_KERNEL_LOG,
+    ),
+    "wsl_blocked": Cause(
+        says="Windows does not let WSL use the GPU",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="Update Windows' NVIDIA driver and WSL, take the GPU out of TCC mode, and remove any Linux driver from "
+        "the image",
+        paste="wsl --update        # in Windows",
+    ),
+    "foreign_nvml": Cause(
+        says="nvidia-smi and libnvidia-ml do not belong together: one of them was built into the image",
+        remedy=Remedy.FIX_IMAGE,
+        do="Remove NVIDIA driver packages from the image; the driver's files come from the host at start",
+        paste="dpkg -l | grep -iE 'nvidia|libcuda'",
+    ),
+    "libcuda_not_injected": Cause(
+        says="nvidia-smi says CUDA Version: N/A, so libcuda was not added to this container",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Recreate the container with the compute capability",
+        paste="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
+    ),
+    "wrong_libcuda": Cause(
+        says="nvidia-smi says CUDA Version: ERR!, so another libcuda comes first on the loader path",
+        remedy=Remedy.FIX_ENVIRONMENT,
+        do="Take stubs and compat folders out of LD_LIBRARY_PATH",
+        paste="unset LD_LIBRARY_PATH",
+    ),
+    "power_cable": Cause(
+        says="{gpus} reports that its power cables are not properly attached",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Switch the host off and check the GPU's power cables",
+    ),
+    "interrupt_issue": Cause(
+        says="the driver gets no interrupts from {gpus}",
+        remedy=Remedy.REBOOT_HOST,
+        do="Read the kernel log, then reboot the host; look for a BIOS update if it returns",
+        paste=_KERNEL_LOG,
+    ),
+    "inforom_corrupt": Cause(
+        says="the configuration store (infoROM) of {gpus} is damaged; the GPU itself may work",
+        remedy=Remedy.REPLACE_GPU,
+        do="Reset the GPU. If the message stays, ask the vendor to restore the infoROM or replace the GPU",
+        paste="sudo nvidia-smi --gpu-reset -i {index}",
+    ),
+    "nvml_error": Cause(
+        says="the driver's management library does not start: {reason}",
+        remedy=Remedy.REBOOT_HOST,
+        do="Read the kernel log, then reboot the host",
+        paste=_KERNEL_LOG,
+    ),
+    "driver_too_old": Cause(
+        says="driver {driver} is too old: {build} needs {floor} or newer, so torch.cuda.is_available() is False",
+        remedy=Remedy.CHANGE_VARIANT,
+        do="Use the image variant for this driver, or update the host's driver",
+        paste="VARIANT={fits} make up",
+    ),
+    "driver_too_old_for_all": Cause(
+        says="driver {driver} is too old: {build} needs {floor} or newer, and no image variant runs with this one",
+        remedy=Remedy.UPDATE_DRIVER,
+        do="Update the host's driver (580 or newer suits the default image), then reboot the host",
+        paste="nvidia-smi --query-gpu=driver_version --format=csv",
+    ),
+    # ---- State of each GPU (gpu.state) -------------------------------------------------------------------------
+    "gpu_lost": Cause(
+        says='{gpus} no longer answers ("GPU is lost")',
+        remedy=Remedy.REBOOT_HOST,
+        do="Stop the work on this host and reboot it. If it returns: check seating, power and cooling, then replace",
+        paste=_KERNEL_LOG,
+    ),
+    "gpu_fell_off_bus": Cause(
+        says="{gpus} fell off the PCIe bus: the driver knows it but cannot reach it",
+        remedy=Remedy.REBOOT_HOST,
+        do="Switch the host off and on (a warm reboot may not be enough). If it returns: check seating and power",
+        paste=_KERNEL_LOG,
+    ),
+    "gpu_requires_reset": Cause(
+        says="{gpus} needs a reset before it can be used",
+        remedy=Remedy.RESET_GPU,
+        do="On the host: end every process on it and reset it, or reboot the host",
+        paste="sudo nvidia-smi --gpu-reset -i {index}",
+    ),
+    "recovery_needed": Cause(
+        says="the driver asks for an action on {gpus}: {action}",
+        remedy=Remedy.RESET_GPU,
+        do="Do on the host what the driver asks for (for a reset: end every process on that GPU first)",
+        paste="sudo nvidia-smi --gpu-reset -i {index}",
+    ),
+    "gpu_unreadable": Cause(
+        says="{gpus} answers with an error instead of a value ({field})",
+        remedy=Remedy.RESET_GPU,
+        do="The GPU or its driver is in a bad state. On the host: reset the GPU or reboot",
+        paste="sudo nvidia-smi --gpu-reset -i {index}",
+    ),
+    "field_unreadable": Cause(
+        says="{gpus} gives an error for one reading ({field}); the rest can be read",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Often a fan or power sensor. Watch it; look at the card at the next opportunity",
+        paste="nvidia-smi -q -i {index}",
+    ),
+    "mig_no_instance": Cause(
+        says="MIG is on for {gpus}, but no MIG instance is here, so CUDA sees no device",
+        remedy=Remedy.CONFIGURE_GPU,
+        do="Create an instance on the host (or give this container one of those that exist), or switch MIG off: -mig 0",
+        paste="sudo nvidia-smi mig -i {index} -cgi 0 -C",
+    ),
+    "compute_prohibited": Cause(
+        says="{gpus} is set to compute mode Prohibited: CUDA may not use it",
+        remedy=Remedy.CONFIGURE_GPU,
+        do="Allow compute on the host",
+        paste="sudo nvidia-smi -i {index} -c DEFAULT",
+    ),
+    "compute_exclusive": Cause(
+        says="{gpus} is in compute mode {mode}: only one process may use it, so a second notebook will fail",
+        remedy=Remedy.CONFIGURE_GPU,
+        do="Fine if intended. Otherwise, on the host",
+        paste="sudo nvidia-smi -i {index} -c DEFAULT",
+    ),
+    "fabric_not_ready": Cause(
+        says="the NVSwitch fabric is not ready for {gpus} ({state})",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="Start the fabric manager on the host; it must be of the driver's exact version",
+        paste="sudo systemctl restart nvidia-fabricmanager",
+    ),
+    # ---- GPU memory (gpu.ecc) ----------------------------------------------------------------------------------
+    "ecc_uncorrected": Cause(
+        says="{gpus}: {count} uncorrected memory errors since the driver was loaded; results may be wrong",
+        remedy=Remedy.RESET_GPU,
+        do="Stop work on it; reset the GPU or reboot the host. If errors return, replace the GPU",
+        paste="sudo nvidia-smi --gpu-reset -i {index}",
+    ),
+    "ecc_uncorrected_earlier": Cause(
+        says="{gpus}: {count} uncorrected memory errors over its life, none since the driver was loaded",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Usable. Watch it, and replace it if the number grows",
+        paste="nvidia-smi -q -d ECC -i {index}",
+    ),
+    "ecc_threshold": Cause(
+        says="{gpus} has more memory errors in its SRAM than NVIDIA allows",
+        remedy=Remedy.REPLACE_GPU,
+        do="Take it out of use and ask the vendor for a replacement",
+        paste="nvidia-smi -q -d ECC -i {index}",
+    ),
+    "remap_pending": Cause(
+        says="{gpus} has bad memory rows that are replaced only at the next reset",
+        remedy=Remedy.RESET_GPU,
+        do="On the host: end every process on it, then reset it, or reboot the host",
+        paste="sudo nvidia-smi --gpu-reset -i {index}",
+    ),
+    "remap_failed": Cause(
+        says="{gpus} could not replace a bad memory row: it has no spare rows left there",
+        remedy=Remedy.REPLACE_GPU,
+        do="Take it out of use and ask the vendor for a replacement",
+        paste="nvidia-smi -q -d ROW_REMAPPER -i {index}",
+    ),
+    "remap_exhausted": Cause(
+        says="{gpus}: {count} memory rows replaced after uncorrectable errors, at or above the limit of {limit}",
+        remedy=Remedy.REPLACE_GPU,
+        do="Ask the vendor for a replacement",
+        paste="nvidia-smi -q -d ROW_REMAPPER -i {index}",
+    ),
+    "retirement_pending": Cause(
+        says="{gpus} has bad memory pages that are retired only at the next reset",
+        remedy=Remedy.RESET_GPU,
+        do="On the host: end every process on it, then reset it, or reboot the host",
+        paste="sudo nvidia-smi --gpu-reset -i {index}",
+    ),
+    "pages_retired": Cause(
+        says="{gpus}: {count} memory pages retired after double-bit errors (limit {limit})",
+        remedy=Remedy.REPLACE_GPU,
+        do="Plan its replacement",
+        paste="nvidia-smi -q -d PAGE_RETIREMENT -i {index}",
+    ),
+    # ---- Speed (gpu.throttle, gpu.pcie) ------------------------------------------------------------------------
+    "thermal_slowdown": Cause(
+        says="{gpus} slows down because it is too hot",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Check fans, dust and air flow",
+        paste="nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {index}",
+    ),
+    "too_hot": Cause(
+        says="{gpus} is hot: {temperature}",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Check fans, dust and air flow; it will slow down soon",
+        paste="nvidia-smi -q -d TEMPERATURE -i {index}",
+    ),
+    "power_brake": Cause(
+        says="{gpus} is held back by the power brake: the host's power supply cannot keep up",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Check power supplies and the GPU's power cables",
+        paste="nvidia-smi -q -d PERFORMANCE,POWER -i {index}",
+    ),
+    "hw_slowdown": Cause(
+        says="{gpus} is held back by its hardware (heat, power or a brake signal)",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Check cooling and power supply",
+        paste="nvidia-smi -q -d PERFORMANCE -i {index}",
+    ),
+    "pcie_narrow": Cause(
+        says="{gpus} uses {width} of its {max_width} PCIe lanes: copies to and from it are slower",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Reseat the card; check riser, slot and BIOS. Some slots are wired that way by design",
+        paste="nvidia-smi -q -d PCIE -i {index}",
+    ),
+    "vgpu_unlicensed": Cause(
+        says="this virtual GPU has no licence: it works now and slows down after some minutes",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="Give the VM its licence token and restart nvidia-gridd",
+        paste="nvidia-smi -q | grep -i license",
+    ),
+    # ---- Kernel log --------------------------------------------------------------------------------------------
+    "gsp_timeout": Cause(
+        says="the GPU's firmware (GSP) stopped answering the driver (Xid 119/120)",
+        remedy=Remedy.RESET_GPU,
+        do="Reset the GPU or reboot the host. If it returns, update the driver",
+        paste="sudo nvidia-smi --gpu-reset",
+    ),
+    "init_failed": Cause(
+        says="the driver could not start a GPU (RmInitAdapter failed)",
+        remedy=Remedy.REBOOT_HOST,
+        do="Power-cycle the host. Blackwell GPUs need the open kernel modules",
+        paste=_KERNEL_LOG,
+    ),
+    "hmm_error": Cause(
+        says="nvidia-uvm cannot reserve memory addresses (HMM, err -34), so CUDA does not start",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="Switch HMM off on the host and reboot (or boot with nokaslr)",
+        paste="echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/uvm.conf",
+    ),
+    "nvlink_error": Cause(
+        says="the kernel log shows NVLink errors (Xid 74)",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Reset the GPUs; if it returns, check bridges and cables",
+        paste="nvidia-smi nvlink -s",
+    ),
+    "xid_reset": Cause(
+        says="the kernel log shows Xid {xid}, which asks for a reset of the GPU",
+        remedy=Remedy.RESET_GPU,
+        do="End every process on the GPU and reset it, or reboot the host",
+        paste="sudo nvidia-smi --gpu-reset",
+    ),
+    "xid_other": Cause(
+        says="the kernel log shows Xid {xid}",
+        remedy=Remedy.RUN_AGAIN,
+        do="Look the number up in NVIDIA's list of Xid errors",
+        paste=_KERNEL_LOG,
+    ),
+    # ---- libcuda (lib.libcuda) ---------------------------------------------------------------------------------
+    "libcuda_missing": Cause(
+        says="libcuda.so.1 is not here, so CUDA cannot start: {capabilities}",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Recreate the container with the GPU and the compute capability. On a bare host, reinstall the driver",
+        paste="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
+    ),
+    "libcuda_stub": Cause(
+        says="libcuda.so.1 is the toolkit's stub ({path}), which is for linking only",
+        remedy=Remedy.FIX_ENVIRONMENT,
+        do="Take the stubs folder out of LD_LIBRARY_PATH",
+        paste="unset LD_LIBRARY_PATH",
+    ),
+    "libcuda_compat": Cause(
+        says="libcuda.so.1 comes from a compat package in the image ({path}), not from the host's driver",
+        remedy=Remedy.FIX_IMAGE,
+        do="Works on data-centre GPUs only. Remove the compat folder from the loader path",
+        paste="unset LD_LIBRARY_PATH        # and: apt-get remove 'cuda-compat-*'",
+    ),
+    "libcuda_broken": Cause(
+        says="libcuda.so.1 is here but cannot be loaded: {error}",
+        remedy=Remedy.FIX_IMAGE,
+        do="Files of the driver are missing or do not fit. Remove driver files from the image, recreate the container",
+        paste="ldconfig -p | grep -E 'libcuda|libnvidia'",
+    ),
+    # ---- cuInit (cuda.init): codes.py says which code leads here -------------------------------------------------
+    "cuda_visible_devices": Cause(
+        says="CUDA_VISIBLE_DEVICES={visible} hides every GPU from CUDA",
+        remedy=Remedy.FIX_ENVIRONMENT,
+        do="Unset it, or set it to GPUs that exist (0, 1, ... or a UUID of nvidia-smi -L)",
+        paste="unset CUDA_VISIBLE_DEVICES",
+    ),
+    "no_cuda_device": Cause(
+        says="CUDA finds no GPU it may use (cuInit 100), although the driver answers",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="The GPU's device node is not in this container or not readable, or the GPU is being reset. Compare "
+        "ls -l /dev/nvidia* here and on the host, then recreate the container",
+        paste=_GPUS_ALL,
+    ),
+    "cuda_incomplete_driver": Cause(
+        says="CUDA does not start (cuInit 3): the set of driver libraries in this container is incomplete or mixed",
+        remedy=Remedy.FIX_IMAGE,
+        do="Remove driver libraries from the image, then recreate the container",
+        paste="ldconfig -p | grep -E 'libcuda|libnvidia'",
+    ),
+    "gpu_busy": Cause(
+        says="the GPU is busy or unavailable (CUDA error 46): held by another process, or a vGPU without licence",
+        remedy=Remedy.FREE_GPU,
+        do="End the process that holds it. If there is none, reset the GPU; for a vGPU check its licence",
+        paste="nvidia-smi",
+    ),
+    "invalid_device_ordinal": Cause(
+        says="CUDA_VISIBLE_DEVICES={visible} names a GPU that does not exist (CUDA error 101)",
+        remedy=Remedy.FIX_ENVIRONMENT,
+        do="Name only GPUs that nvidia-smi -L lists",
+        paste="unset CUDA_VISIBLE_DEVICES; nvidia-smi -L",
+    ),
+    "os_call_failed": Cause(
+        says="the driver's call into the system failed (CUDA error 304): a security profile, or a broken GPU",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="Try without the security profile. If it stays, look for a GPU error in the host's kernel log",
+        paste="docker run --gpus all --security-opt seccomp=unconfined ...",
+    ),
+    "fabric_manager_missing": Cause(
+        says="the GPUs wait for their NVSwitch fabric (CUDA error 802: system not yet initialized)",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="Start the fabric manager on the host; it must be of the driver's exact version. A host without NVSwitch: "
+        "boot with nokaslr, or set uvm_disable_hmm=1 for nvidia_uvm",
+        paste="sudo systemctl restart nvidia-fabricmanager",
+    ),
+    "compat_not_supported": Cause(
+        says="a cuda-compat package comes first on the loader path, and this GPU does not support it (CUDA error 804)",
+        remedy=Remedy.FIX_ENVIRONMENT,
+        do="Take the compat folder out of the loader path; for good, remove it from the image",
+        paste="unset LD_LIBRARY_PATH        # and: rm -rf /usr/local/cuda/compat",
+    ),
+    "cuda_unknown_error": Cause(
+        says="CUDA does not start (error 999, unknown error): often nvidia_uvm, or a suspend of the machine",
+        remedy=Remedy.LOAD_DRIVER,
+        do="On the host: reload nvidia_uvm (no process may use the GPU), or reboot; then recreate the container",
+        paste="sudo rmmod nvidia_uvm; sudo modprobe nvidia_uvm && sudo nvidia-modprobe -u -c=0",
+    ),
+    "cuda_error": Cause(
+        says="CUDA does not start: error {code} ({name})",
+        remedy=Remedy.REBOOT_HOST,
+        do="Read the host's kernel log; a reboot of the host clears most states",
+        paste=_KERNEL_LOG,
+    ),
+    # ---- torch (torch.*) ---------------------------------------------------------------------------------------
+    "torch_missing": Cause(
+        says="PyTorch cannot be imported: {error}",
+        remedy=Remedy.REINSTALL_TORCH,
+        do="Install it again; in the image, remove your own copy first (pip uninstall torch)",
+        paste="python -m pip install --force-reinstall torch",
+    ),
+    "cpu_only_build": Cause(
+        says="this PyTorch ({torch}) is built without CUDA, so it can use no GPU",
+        remedy=Remedy.REINSTALL_TORCH,
+        do="Install the CUDA wheel (a local index or mirror often serves the +cpu one); in the image, use a cu variant",
+        paste="python -m pip install --force-reinstall torch        # or: VARIANT=cu130 make up",
+    ),
+    "torch_drift": Cause(
+        says="PyTorch is not the one this image was built and tested with: {differences}",
+        remedy=Remedy.REINSTALL_TORCH,
+        do="Remove your own copy and the image's shows again; or keep it, knowingly",
+        paste="python -m pip uninstall torch",
+    ),
+    "cudnn_drift": Cause(
+        says="cuDNN {loaded} is loaded, but {expected} belongs to this PyTorch: another copy comes first",
+        remedy=Remedy.FIX_ENVIRONMENT,
+        do="Take the other cuDNN off the loader path{where}",
+        paste="unset LD_LIBRARY_PATH; python -m pip list | grep -i cudnn",
+    ),
+    "manifest_unreadable": Cause(
+        says="the image's manifest cannot be read, so the versions cannot be compared: {error}",
+        remedy=Remedy.FIX_IMAGE,
+        do="Rebuild the image, or point TORCHTAP_MANIFEST to the right file",
+        paste="python -m json.tool {path}",
+    ),
+    "torch_cuda_failed": Cause(
+        says="CUDA starts, but PyTorch's own start of it fails: {error}",
+        remedy=Remedy.REINSTALL_TORCH,
+        do="Read the error above; mixed CUDA packages in the Python environment are the usual reason",
+        paste="python -m pip list | grep -iE 'nvidia|torch'",
+    ),
+    "gpus_missing_in_cuda": Cause(
+        says="nvidia-smi lists {listed} GPUs, but PyTorch sees {usable}",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="A GPU that is listed but unusable: look for its Xid in the kernel log; check device nodes and MIG",
+        paste=_KERNEL_LOG,
+    ),
+    "arch_unsupported": Cause(
+        says="this PyTorch has no code for {gpus} (sm_{capability}); it is built for {arch_list}",
+        remedy=Remedy.CHANGE_VARIANT,
+        do="Use the image variant that has it",
+        paste="VARIANT={fits} make up",
+    ),
+    "arch_unsupported_by_all": Cause(
+        says="this PyTorch has no code for {gpus} (sm_{capability}), and no image variant fits GPU and driver",
+        remedy=Remedy.UPDATE_DRIVER,
+        do="Update the host's driver (Blackwell needs 570 or newer). Older than Maxwell: no current PyTorch runs on it",
+        paste="nvidia-smi --query-gpu=name,driver_version --format=csv",
+    ),
+    "arch_from_ptx": Cause(
+        says="this PyTorch has only PTX for {gpus} (sm_{capability}): it works, the first start takes minutes",
+        remedy=Remedy.CHANGE_VARIANT,
+        do="Works. A variant with code for this GPU starts faster",
+        paste="VARIANT={fits} make up",
+    ),
+    # ---- Numbers (gpu.*, cpu.*) --------------------------------------------------------------------------------
+    "wrong_numbers": Cause(
+        says="{gpus} computes wrong numbers: {wrong} of {checked} values differ",
+        remedy=Remedy.REPLACE_GPU,
+        do="Stop using it: every result is in doubt. Power-cycle the host and run again; if it returns, replace it",
+        paste="torchtap selftest --only {check}",
+    ),
+    "wrong_numbers_cpu": Cause(
+        says="the CPU computes wrong numbers: {wrong} of {checked} values differ",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Overclocking, bad memory, or a broken PyTorch build. Install PyTorch again; then test the memory",
+        paste="python -m pip install --force-reinstall torch",
+    ),
+    "rnn_differs": Cause(
+        says="an LSTM gives other results on {gpus} than its reference: {wrong} of {checked} values differ",
+        remedy=Remedy.REINSTALL_TORCH,
+        do="Check that only PyTorch's own cuDNN is loaded; if it is, the GPU is in doubt",
+        paste="torchtap selftest --only torch.cudnn --only {check}",
+    ),
+    "cudnn_mixed": Cause(
+        says="cuDNN refuses to work, because files of two versions are loaded: {error}",
+        remedy=Remedy.FIX_ENVIRONMENT,
+        do="Keep PyTorch's own cuDNN only: no cuDNN package in the image, none in LD_LIBRARY_PATH",
+        paste="unset LD_LIBRARY_PATH; ldconfig -p | grep cudnn",
+    ),
+    "cudnn_failed": Cause(
+        says="cuDNN fails on {gpus}: {error}",
+        remedy=Remedy.CHANGE_VARIANT,
+        do="cuDNN 9.11 and newer refuse GPUs before Turing: use VARIANT=cu126 there. Otherwise install PyTorch again",
+        paste="VARIANT=cu126 make up",
+    ),
+    "gpu_memory_full": Cause(
+        says="there is no free memory on {gpus}: another process holds it",
+        remedy=Remedy.FREE_GPU,
+        do="End the process that holds it",
+        paste="nvidia-smi",
+    ),
+    "kernel_failed": Cause(
+        says="a computation on {gpus} fails: {error}",
+        remedy=Remedy.RESET_GPU,
+        do="On the host: read the kernel log, reset the GPU or reboot",
+        paste=_KERNEL_LOG,
+    ),
+    "computation_failed": Cause(
+        says="a computation on the CPU fails: {error}",
+        remedy=Remedy.REINSTALL_TORCH,
+        do="Install PyTorch again",
+        paste="python -m pip install --force-reinstall torch",
+    ),
+    "simulated": Cause(
+        says="this GPU is simulated (a test's libcuda): nothing here proves that a real GPU works",
+        remedy=Remedy.ATTACH_GPU,
+        do="Right in Torchtap's own tests; anywhere else, remove that libcuda from the loader path",
+        paste="ldconfig -p | grep libcuda",
+    ),
+    # ---- The self-test itself ----------------------------------------------------------------------------------
+    "child_crashed": Cause(
+        says="the test process was ended by {signal} while it ran {step}",
+        remedy=Remedy.REBOOT_HOST,
+        do="Read the host's kernel log, and the evidence in --json. Usual reasons: driver files that do not belong "
+        "together, or a GPU in a bad state: recreate the container, then reboot the host",
+        paste=_KERNEL_LOG,
+    ),
+    "child_hung": Cause(
+        says="{step} gave no answer in {waited_s} s{stuck}",
+        remedy=Remedy.REBOOT_HOST,
+        do="If the machine is only slow, allow more time. Otherwise the driver waits for a GPU: read the kernel log, "
+        "reboot the host",
+        paste="torchtap selftest --timeout 300",
+    ),
+    "child_silent": Cause(
+        says="the test process ended (exit code {rc}) in the middle of {step}, without a word",
+        remedy=Remedy.RUN_AGAIN,
+        do="Something ended it: look for the out-of-memory killer in the kernel log, and at sitecustomize or "
+        "LD_PRELOAD in the environment",
+        paste="sudo dmesg | tail -20",
+    ),
+    "not_reached": Cause(
+        says="not tested: the test process ended before it came to this ({reason})",
+        remedy=Remedy.RUN_AGAIN,
+        do="Mend what is named above, then run again",
+    ),
+    "unreadable": Cause(
+        says="the value cannot be read, so nothing is proved: {what}",
+        remedy=Remedy.RUN_AGAIN,
+        do="Run again. If it stays, please report it with --json",
+        paste="torchtap selftest --json",
+    ),
+    "version_unreadable": Cause(
+        says="the driver's version cannot be read anywhere (nvidia-smi, /proc, /sys, libcuda)",
+        remedy=Remedy.RUN_AGAIN,
+        do="Compare by hand: this PyTorch needs driver {floor} or newer",
+        paste="nvidia-smi",
+    ),
+    "check_broke": Cause(
+        says="Torchtap's own check failed: {error}",
+        remedy=Remedy.REPORT_BUG,
+        do="Please report this with the output of --json",
+        paste="torchtap selftest --json",
+    ),
+}

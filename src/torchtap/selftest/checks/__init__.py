@@ -1,0 +1,19 @@
+"""All checks, in the order in which causes are looked for: the first one that fails names the first cause.
+
+A check that did not pass stops those that need it, so one fault gives one cause and not a list of its consequences.
+"""
+
+from torchtap.selftest.check import Check
+from torchtap.selftest.checks import cpu, cuda, device, driver, gpu, torch_build
+
+CHECKS: tuple[Check, ...] = (
+    *torch_build.CHECKS,
+    *cpu.CHECKS,
+    *device.CHECKS,
+    *driver.CHECKS,
+    *gpu.STATE_CHECKS,
+    *cuda.CHECKS,
+    *gpu.COMPUTE_CHECKS,
+)
+
+__all__ = ["CHECKS"]

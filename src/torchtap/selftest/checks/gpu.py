@@ -1,0 +1,226 @@
+"""Each GPU: its state and memory as nvidia-smi reports them, and whether it computes right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torchtap.selftest.check import Check, Judged, Scope, UnreadableError, failed, passed, skipped, warned
+from torchtap.selftest.checks.numbers import compared
+from torchtap.selftest.facts import Facts
+from torchtap.selftest.smi import CellState, Finding, Row, Verdict
+from torchtap.selftest.smi.fields import NotThisFormError
+from torchtap.selftest.words import count, name_gpus
+
+
+def reported(fields: Sequence[str], causes: Sequence[str]) -> Callable[[Facts], Judged]:
+    """A judge for what nvidia-smi reports of each GPU: `smi.judge` found the causes, here they are summed up.
+
+    Skips where no GPU reports any of the fields; passes where the values that are there can all be read.
+    """
+
+    def judge(facts: Facts) -> Judged:
+        smi = facts.need_smi
+        if smi.path is None:
+            return skipped("not_reported", "there is no nvidia-smi to ask")
+        if smi.judgement is None or not smi.rows:
+            raise UnreadableError("nvidia-smi reported no GPU")
+        mine = [
+            each
+            for each in smi.judgement.findings
+            if each.cause in causes and each.verdict is not Verdict.UNKNOWN
+        ]
+        mine.sort(key=lambda finding: finding.verdict is not Verdict.FAIL)
+        if mine:
+            return _from_findings(mine, smi.rows)
+        values = _readable(smi.rows, fields)
+        if not values:
+            return skipped("not_reported", "not reported by this GPU")
+        return passed(f"{count(len(smi.rows), 'GPU')}, nothing to report", fields=values)
+
+    return judge
+
+
+def _readable(rows: Sequence[Row], fields: Sequence[str]) -> dict[str, list[str | None]]:
+    """Field -> each GPU's text, for fields that at least one GPU reports. Raises where a value has no right form."""
+    found: dict[str, list[str | None]] = {}
+    for name in fields:
+        try:
+            texts = [row.cells[name].text if row.value(name) is not None else None for row in rows]
+        except NotThisFormError as error:
+            raise UnreadableError(f"{name} is {str(error)!r}") from None
+        if any(text is not None for text in texts):
+            found[name] = texts
+    return found
+
+
+def _from_findings(findings: list[Finding], rows: Sequence[Row]) -> Judged:
+    """The worst cause, with every GPU that has it; `seen` shows the cells behind every finding."""
+    first = findings[0]
+    indexes = [each.gpu for each in findings if each.cause == first.cause]
+    by_gpu = {row.gpu: row for row in rows}
+    cells: dict[int | None, list[str]] = {}
+    for each in findings:
+        cells.setdefault(each.gpu, []).extend(_cells(by_gpu.get(each.gpu), each.fields))
+    seen = "; ".join(
+        f"GPU {index}: {', '.join(dict.fromkeys(texts))}" for index, texts in cells.items() if texts
+    )
+    values = {
+        **first.values,
+        "gpus": name_gpus(indexes),
+        "index": indexes[0] if indexes[0] is not None else 0,
+        "also": [f"{each.gpu}:{each.cause}" for each in findings if each.cause != first.cause],
+    }
+    say = failed if first.verdict is Verdict.FAIL else warned
+    return say(first.cause, seen or "nvidia-smi -L lists no MIG instance", **values)
+
+
+def _cells(row: Row | None, fields: Sequence[str]) -> list[str]:
+    """The cells a finding rests on, as nvidia-smi wrote them."""
+    if row is None:
+        return []
+    states = {cell.state for cell in row.cells.values()}
+    for state, text in ((CellState.LOST, "[GPU is lost]"), (CellState.NEEDS_RESET, "[GPU requires reset]")):
+        if state in states:
+            return [text]
+    return [
+        f"{name} {row.cells[name].text}"
+        for name in fields
+        if name in row.cells and row.cells[name].state is not CellState.NOT_REPORTED
+    ]
+
+
+def _smi_check(
+    check_id: str,
+    title: str,
+    fields: tuple[str, ...],
+    causes: tuple[str, ...],
+    *,
+    needs: tuple[str, ...],
+    source: str,
+    see: str,
+) -> Check:
+    return Check(
+        id=check_id,
+        title=title,
+        reads=tuple(f"smi:{name}" for name in fields),
+        needs=needs,
+        judge=reported(fields, causes),
+        causes=causes,
+        source=source,
+        see=see,
+    )
+
+
+STATE_CHECKS = (
+    _smi_check(
+        "gpu.state",
+        "Does every GPU answer, and is it ready for work?",
+        (
+            "memory.total",
+            "temperature.gpu",
+            "compute_mode",
+            "mig.mode.current",
+            "gpu_recovery_action",
+            "reset_status.reset_required",
+            "reset_status.drain_and_reset_recommended",
+            "fabric.state",
+            "fabric.status",
+        ),
+        (
+            "gpu_lost",
+            "gpu_requires_reset",
+            "recovery_needed",
+            "gpu_unreadable",
+            "no_permission",
+            "mig_no_instance",
+            "compute_prohibited",
+            "fabric_not_ready",
+            "compute_exclusive",
+            "field_unreadable",
+        ),
+        needs=("driver.smi",),
+        source="nvidia-smi's error cells; nvml.h (recovery action, fabric); nvidia-smi's MIG mode",
+        see="nvidia-smi -q -d COMPUTE,MIG_MODE; nvidia-smi -L",
+    ),
+    _smi_check(
+        "gpu.ecc",
+        "Is every GPU's memory sound?",
+        (
+            "ecc.errors.uncorrected.volatile.total",
+            "ecc.errors.uncorrected.aggregate.total",
+            "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded",
+            "remapped_rows.pending",
+            "remapped_rows.failure",
+            "remapped_rows.uncorrectable",
+            "retired_pages.pending",
+            "retired_pages.double_bit.count",
+        ),
+        (
+            "ecc_uncorrected",
+            "ecc_threshold",
+            "remap_failed",
+            "remap_pending",
+            "remap_exhausted",
+            "retirement_pending",
+            "pages_retired",
+            "ecc_uncorrected_earlier",
+        ),
+        needs=("gpu.state",),
+        source="limits.py: NVIDIA DCGM's limits (63 retired pages, 512 remapped rows); any new uncorrected error",
+        see="nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER",
+    ),
+    _smi_check(
+        "gpu.clocks",
+        "Is a GPU slowed down by heat or power?",
+        ("clocks_throttle_reasons.active", "temperature.gpu", "temperature.gpu.tlimit"),
+        ("too_hot", "thermal_slowdown", "power_brake", "hw_slowdown"),
+        needs=("gpu.state",),
+        source="limits.py: the four clock reasons of DCGM's diagnostic; 5 C below the limit, or 85 C",
+        see="nvidia-smi -q -d PERFORMANCE,TEMPERATURE",
+    ),
+    _smi_check(
+        "gpu.pcie",
+        "Does every GPU use all its PCIe lanes?",
+        ("pcie.link.width.current", "pcie.link.width.max"),
+        ("pcie_narrow",),
+        needs=("gpu.state",),
+        source="DCGM: narrower is a warning, a quarter or less a failure; the generation is lowered at idle on purpose",
+        see="nvidia-smi --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv",
+    ),
+)
+
+COMPUTE_CHECKS = (
+    Check(
+        id="gpu.matmul",
+        title="Does a matrix product on every GPU give the exact result?",
+        reads=("child:gpu.matmul",),
+        needs=("torch.arch",),
+        judge=compared("gpu.matmul", "wrong_numbers"),
+        causes=("wrong_numbers", "kernel_failed", "gpu_memory_full", "gpu_busy"),
+        on_error="kernel_failed",
+        scope=Scope.REAL_GPU,
+        source="whole numbers, exact in fp32, TF32 and bf16 (limits.py)",
+    ),
+    Check(
+        id="gpu.cudnn",
+        title="Does cuDNN work on every GPU?",
+        reads=("child:gpu.cudnn",),
+        needs=("torch.cudnn", "gpu.matmul"),
+        judge=compared("gpu.cudnn", "wrong_numbers"),
+        causes=("wrong_numbers", "cudnn_mixed", "cudnn_failed", "gpu_memory_full"),
+        on_error="cudnn_failed",
+        scope=Scope.REAL_GPU,
+        source="a convolution against the CPU, within limits.CONVOLUTION_TOLERANCE",
+    ),
+    Check(
+        id="gpu.rnn",
+        title="Does an LSTM run forward and backward through cuDNN?",
+        reads=("child:gpu.rnn",),
+        needs=("torch.cudnn", "gpu.matmul"),
+        judge=compared("gpu.rnn", "rnn_differs"),
+        causes=("rnn_differs", "cudnn_mixed", "cudnn_failed", "gpu_memory_full"),
+        on_error="cudnn_failed",
+        scope=Scope.REAL_GPU,
+        source="cuDNN on against cuDNN off, within limits.LSTM_TOLERANCE",
+    ),
+)

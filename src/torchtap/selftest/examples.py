@@ -1,0 +1,182 @@
+"""Reports from recorded facts, to look at: a good host, one with a warning, several bad ones.
+
+The rows are recorded nvidia-smi answers (utkuozdemir/nvidia_gpu_exporter@e656cd8: one idle H200, driver 590.48.01);
+what the test process would have said on those hosts is written down here, not measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from torchtap.selftest.checks import CHECKS
+from torchtap.selftest.facts import Facts, SmiFacts
+from torchtap.selftest.host import Host, Node, PciGpu
+from torchtap.selftest.probe import read_lines
+from torchtap.selftest.process import Answer
+from torchtap.selftest.query import ask_smi
+from torchtap.selftest.result import Report
+from torchtap.selftest.runner import judge_all
+from torchtap.selftest.status import Device
+
+H200: Mapping[str, str] = {
+    "index": "0",
+    "name": "NVIDIA H200",
+    "uuid": "GPU-11111111-2222-3333-4444-555555555500",
+    "pci.bus_id": "00000000:41:00.0",
+    "driver_version": "590.48.01",
+    "compute_cap": "9.0",
+    "memory.total": "143771",
+    "temperature.gpu": "28",
+    "compute_mode": "Default",
+    "mig.mode.current": "Disabled",
+    "gpu_recovery_action": "None",
+    "fabric.state": "Completed",
+    "fabric.status": "Success",
+    "ecc.errors.uncorrected.volatile.total": "0",
+    "ecc.errors.uncorrected.aggregate.total": "0",
+    "remapped_rows.uncorrectable": "0",
+    "remapped_rows.pending": "No",
+    "remapped_rows.failure": "No",
+    "clocks_throttle_reasons.active": "0x0000000000000001",
+    "pcie.link.width.current": "16",
+    "pcie.link.width.max": "16",
+}
+T4: Mapping[str, str] = {
+    **dict.fromkeys(H200, "[N/A]"),
+    "index": "0",
+    "name": "Tesla T4",
+    "uuid": "GPU-11111111-2222-3333-4444-555555555500",
+    "pci.bus_id": "00000000:00:1D.0",
+    "driver_version": "550.163.01",
+    "compute_cap": "7.5",
+    "memory.total": "15360",
+    "temperature.gpu": "29",
+    "compute_mode": "Default",
+    "ecc.errors.uncorrected.volatile.total": "0",
+    "clocks_throttle_reasons.active": "0x0000000000000001",
+    "pcie.link.width.current": "16",
+    "pcie.link.width.max": "16",
+}
+_NODES = ("nvidia-uvm", "nvidia0", "nvidiactl")
+HOST = Host(
+    nodes=tuple(Node(path=f"/dev/{name}", mode=0o20666, uid=0, gid=0, usable=True) for name in _NODES),
+    module_loaded=True,
+    driver_text="NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  590.48.01  Release Build\n",
+    module_version="590.48.01",
+    pci=(PciGpu(address="0000:41:00.0", driver="nvidia"),),
+    wsl=False,
+    container="docker",
+    env={"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"},
+    uid=1000,
+)
+# What the steps say on a good host with one GPU: name -> values.
+GOOD_STEPS: Mapping[str, Mapping[str, object]] = {
+    "torch.import": {"version": "2.14.1+cu130", "cuda": "13.0", "file": "torch/__init__.py"},
+    "torch.build": {"arch_list": ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]},
+    "torch.cudnn": {"version": 92400, "files": []},
+    "cpu.matmul": {"gpus": [{"index": -1, "checked": 262144, "wrong": 0}]},
+    "cpu.rnn": {"gpus": [{"index": -1, "checked": 8320, "wrong": 0}]},
+    "nodes": {"nodes": {f"/dev/{name}": "ok" for name in _NODES}},
+    "cuda.library": {
+        "found": True,
+        "simulated": False,
+        "path": "/usr/lib/x86_64-linux-gnu/libcuda.so.590.48.01",
+        "nvml_path": "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.590.48.01",
+        "error": None,
+    },
+    "cuda.init": {"code": 0, "name": "CUDA_SUCCESS", "cuda": "13.1", "count": 1},
+    "torch.cuda": {"gpus": [{"index": 0, "name": "NVIDIA H200", "capability": "9.0", "memory_mib": 143156}]},
+    "gpu.matmul": {"gpus": [{"index": 0, "checked": 524288, "wrong": 0}]},
+    "gpu.cudnn": {"gpus": [{"index": 0, "checked": 18432, "wrong": 0}]},
+    "gpu.rnn": {"gpus": [{"index": 0, "checked": 8320, "wrong": 0}]},
+}
+
+
+def child_answer(
+    steps: Mapping[str, Mapping[str, object]], *, dies_in: str = "", rc: int | None = 0
+) -> Answer:
+    """What the test process prints for these values; `dies_in` starts one more step and says nothing after it."""
+    lines: list[dict[str, object]] = []
+    for name, value in steps.items():
+        lines.append({"step": name, "state": "start"})
+        lines.append({"step": name, "state": "done", "value": value, "seconds": 0.1})
+    lines.append({"step": dies_in, "state": "start"} if dies_in else {"state": "end"})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    return Answer(
+        command=("child",), text=text, rc=rc, seconds=60.0 if rc is None else 3.0, timed_out=rc is None
+    )
+
+
+def smi_answers(gpus: Sequence[Mapping[str, str]]) -> SmiFacts:
+    """What `ask_smi` makes of an nvidia-smi with these GPUs."""
+    fields = [
+        read.removeprefix("smi:") for check in CHECKS for read in check.reads if read.startswith("smi:")
+    ]
+
+    def run(command: Sequence[str], *, timeout_s: float) -> Answer:  # noqa: ARG001  # the signature of process.ask
+        asked = command[1].partition("=")[2].split(",") if "=" in command[1] else []
+        lines = [", ".join(gpu.get(name, "[N/A]") for name in asked) for gpu in gpus]
+        return Answer(command=tuple(command), text="\n".join(lines) + "\n", rc=0, seconds=0.1)
+
+    return ask_smi(fields, find=lambda: "/usr/bin/nvidia-smi", run=run)
+
+
+def good() -> Facts:
+    """The facts of a good host with one H200."""
+    return Facts(
+        device=Device.GPU, host=HOST, smi=smi_answers([H200]), child=read_lines(child_answer(GOOD_STEPS))
+    )
+
+
+def examples() -> Iterator[tuple[str, Report]]:
+    """Titles and reports: pass, warning, failures."""
+    fine = good()
+    yield "all is well", _report(fine)
+    worn = {**H200, "ecc.errors.uncorrected.aggregate.total": "2", "pcie.link.width.current": "8"}
+    yield "warnings", _report(replace(fine, smi=smi_answers([worn])))
+    second = {
+        **dict.fromkeys(H200, "[GPU is lost]"),
+        "index": "1",
+        "name": "NVIDIA H200",
+        "uuid": H200["uuid"][:-1] + "1",
+    }
+    yield "a lost GPU", _report(replace(fine, smi=smi_answers([H200, second])))
+    old = replace(
+        fine, smi=smi_answers([T4]), host=replace(HOST, driver_text="", module_version="550.163.01")
+    )
+    library = {**GOOD_STEPS["cuda.library"], "path": "/usr/lib/libcuda.so.550.163.01", "nvml_path": None}
+    steps = {**_until("cuda.init"), "cuda.library": library}
+    yield "a driver that is too old", _report(replace(old, child=read_lines(child_answer(steps))))
+    bare = replace(HOST, nodes=(), env={})
+    none = replace(fine, host=bare, smi=SmiFacts(path=None), child=read_lines(child_answer(_no_cuda())))
+    yield "a container without a GPU", _report(none)
+    hung = Answer(command=("nvidia-smi",), seconds=20.0, timed_out=True, stuck_pid=4711)
+    stuck = ask_smi(["index"], find=lambda: "/usr/bin/nvidia-smi", run=lambda *_, **__: hung)
+    yield (
+        "nvidia-smi hangs",
+        _report(replace(fine, smi=stuck, child=read_lines(child_answer(_until("cpu.rnn"))))),
+    )
+    crash = child_answer(_until("torch.cuda"), dies_in="gpu.matmul", rc=-6)
+    yield "the driver crashes", _report(replace(fine, child=read_lines(crash)))
+    by_design = Facts(device=Device.CPU, host=bare, child=read_lines(child_answer(_until("cpu.rnn"))))
+    yield "no GPU, by design", _report(by_design)
+
+
+def _until(last: str) -> dict[str, Mapping[str, object]]:
+    names = list(GOOD_STEPS)
+    return {name: GOOD_STEPS[name] for name in names[: names.index(last) + 1]}
+
+
+def _no_cuda() -> dict[str, Mapping[str, object]]:
+    missing = "libcuda.so.1: cannot open shared object file: No such file or directory"
+    library = {"found": False, "simulated": False, "path": None, "nvml_path": None, "error": missing}
+    return {**_until("cpu.rnn"), "nodes": {"nodes": {}}, "cuda.library": library}
+
+
+def _report(facts: Facts) -> Report:
+    seconds = 24.0 if facts.smi is not None and any(answer.timed_out for answer in facts.smi.answers) else 4.2
+    return Report(
+        results=judge_all(CHECKS, facts), device=facts.device.value, seconds=seconds, torchtap="0.1.0"
+    )

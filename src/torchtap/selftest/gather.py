@@ -1,0 +1,99 @@
+"""Gather what the chosen checks read, in the one order that does not disturb what it looks at.
+
+The picture of /dev and /sys comes first, because nvidia-smi and cuInit create device nodes when they run as root; then
+nvidia-smi; then the test process. After an nvidia-smi that hung, nothing touches the GPU again: it would hang too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from torchtap.selftest.check import Check
+from torchtap.selftest.facts import Child, Facts, SmiFacts
+from torchtap.selftest.host import read_host
+from torchtap.selftest.limits import CHILD_TIMEOUT_S, SMI_TIMEOUT_S
+from torchtap.selftest.manifest import read_manifest
+from torchtap.selftest.probe import run_child
+from torchtap.selftest.query import TIMEOUT_VARIABLE, ask_smi
+from torchtap.selftest.status import Device
+
+# Steps of the test process that touch the GPU or ask the driver to.
+TOUCHING = frozenset({"nodes", "cuda.init", "torch.cuda", "gpu.matmul", "gpu.cudnn", "gpu.rnn"})
+# What is said to a person while it runs.
+DOING = {
+    "host": "looking at the host",
+    "smi": "asking nvidia-smi",
+    "torch.import": "importing torch",
+    "cpu.matmul": "computing on the CPU",
+    "nodes": "opening device nodes",
+    "cuda.init": "starting CUDA",
+    "torch.cuda": "starting CUDA in PyTorch",
+    "gpu.matmul": "computing on the GPU",
+    "gpu.cudnn": "testing cuDNN",
+    "gpu.rnn": "testing an LSTM on the GPU",
+}
+
+
+class SettingError(ValueError):
+    """A setting of the self-test cannot be used: which one, what is allowed, what it is."""
+
+
+def gather(
+    checks: Iterable[Check],
+    device: Device,
+    *,
+    timeout_s: float | None = None,
+    on_step: Callable[[str], None] | None = None,
+) -> Facts:
+    """Read what `checks` read. `timeout_s` replaces both time-outs; `on_step` hears in words what is being done.
+
+    Raises `SettingError` for an unusable TORCHTAP_SMI_TIMEOUT, and for nothing that the machine does.
+    """
+    reads = [read for check in checks for read in check.reads]
+    fields = list(dict.fromkeys(read.removeprefix("smi:") for read in reads if read.startswith("smi:")))
+    steps = list(dict.fromkeys(read.removeprefix("child:") for read in reads if read.startswith("child:")))
+    smi_timeout_s = timeout_s if timeout_s is not None else smi_timeout(os.environ)
+    seconds: dict[str, float] = {}
+
+    def say(what: str) -> None:
+        if on_step is not None and what in DOING:
+            on_step(DOING[what])
+
+    say("host")
+    began = time.monotonic()
+    host = read_host()
+    seconds["host"] = time.monotonic() - began
+    smi: SmiFacts | None = None
+    if fields and device is Device.GPU:
+        say("smi")
+        smi = ask_smi(fields, timeout_s=smi_timeout_s)
+        seconds["smi"] = sum(answer.seconds for answer in smi.answers)
+    if device is Device.CPU:
+        steps = [step for step in steps if step not in TOUCHING and not step.startswith("cuda.")]
+    elif smi is not None and any(answer.timed_out for answer in smi.answers):
+        steps = [step for step in steps if step not in TOUCHING]
+    child: Child | None = None
+    if steps:
+        child = run_child(steps, timeout_s=CHILD_TIMEOUT_S if timeout_s is None else timeout_s, on_step=say)
+        seconds |= {f"child:{name}": step.seconds for name, step in child.steps.items()}
+    return Facts(device=device, host=host, smi=smi, child=child, manifest=read_manifest(), seconds=seconds)
+
+
+def smi_timeout(env: Mapping[str, str]) -> float:
+    """Seconds to wait for each nvidia-smi. Raises `SettingError`.
+
+    >>> smi_timeout({"TORCHTAP_SMI_TIMEOUT": "2.5"}), smi_timeout({})
+    (2.5, 20.0)
+    """
+    text = env.get(TIMEOUT_VARIABLE, "")
+    if not text:
+        return SMI_TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 3600:
+        raise SettingError(f"{TIMEOUT_VARIABLE} must be seconds, above 0 and at most 3600; it is {text!r}")
+    return seconds

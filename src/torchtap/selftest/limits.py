@@ -1,0 +1,51 @@
+"""Every number a check compares with, and where it comes from.
+
+One place, so that a limit can be found, questioned and changed without reading the checks.
+"""
+
+from __future__ import annotations
+
+# -- Waiting -------------------------------------------------------------------------------------------------
+# nvidia-smi waits 45 s for each answer of a GPU whose firmware is stuck (Xid 119: open-gpu-kernel-modules#1111); a
+# healthy 8-GPU host without persistence mode answers within 10 s.
+SMI_TIMEOUT_S = 20.0
+# import torch from a cold disk plus the first CUDA context on every GPU of an 8-GPU host.
+CHILD_TIMEOUT_S = 60.0
+# After SIGKILL. A process that waits inside the kernel (state D) takes no signal: report it and go on.
+KILL_WAIT_S = 2.0
+# nvidia-smi names one refused field at a time; each refusal costs one more call.
+MAX_REFUSALS = 8
+# Enough for hundreds of GPUs; more is not an answer.
+MAX_OUTPUT_BYTES = 1 << 20
+# Of each raw text that is kept in a report.
+MAX_EVIDENCE_CHARS = 4000
+
+# -- GPU memory (NVIDIA DCGM, nvvs/src/Software.cpp: retired pages, row remaps) ------------------------------
+RETIRED_PAGES_FAIL = 63
+RETIRED_PAGES_WARN = 15
+REMAPPED_ROWS_FAIL = 512
+
+# -- Clocks: bits of clocks_event_reasons.active (nvml.h, nvmlClocksEventReasons*) ---------------------------
+# Only these four make DCGM's diagnostic fail; idle 0x1, application clocks 0x2, power cap 0x4, sync boost 0x10 and
+# display 0x100 are normal.
+HW_SLOWDOWN = 0x8
+SW_THERMAL = 0x20
+HW_THERMAL = 0x40
+POWER_BRAKE = 0x80
+
+# -- Temperature ---------------------------------------------------------------------------------------------
+# temperature.gpu.tlimit: degrees left before the GPU slows down (drivers from 535, boards that report it).
+TLIMIT_FAIL_C = 0
+TLIMIT_WARN_C = 5
+# Where tlimit is not reported: data-centre boards slow down at 83-90 C.
+TEMPERATURE_WARN_C = 85
+
+# -- Numbers from the GPU ------------------------------------------------------------------------------------
+# Matrix size of the checked product. Its entries are whole numbers in -8..8, so every exact result is below
+# 512 * 64 = 32768 and fp32, TF32 and bf16 products with fp32 sums must give it exactly: no tolerance is needed.
+MATMUL_SIZE = 512
+MATMUL_ENTRY = 8
+# Largest difference over the largest reference value. cuDNN may pick an algorithm that rounds (Winograd, FFT).
+CONVOLUTION_TOLERANCE = 1e-3
+# fp32, TF32 off. Ten steps of an LSTM on two libraries differ by about 1e-6 (measured, CPU against a formula).
+LSTM_TOLERANCE = 1e-3

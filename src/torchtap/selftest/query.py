@@ -1,0 +1,182 @@
+"""Ask nvidia-smi: few questions, each with a time-out, and only fields this driver may know.
+
+Order: fields that every driver knows, then the rest by driver; a field that is refused is dropped and the question
+asked again (nvidia-smi then prints no data at all and names one field). `-L` only where MIG is on. After a hang
+nothing more is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from torchtap.selftest.facts import SmiFacts
+from torchtap.selftest.limits import MAX_REFUSALS, SMI_TIMEOUT_S
+from torchtap.selftest.process import Answer, ask
+from torchtap.selftest.smi import Finding, Judgement, Kind, Row, Verdict, judge, read_list
+from torchtap.selftest.smi.fields import FIELDS
+from torchtap.variants import Driver, parse_version
+
+TIMEOUT_VARIABLE = "TORCHTAP_SMI_TIMEOUT"
+# Where it is when it is not on PATH: WSL puts it here, and a login over SSH may have a short PATH.
+USUAL_PLACES = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/bin/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi")
+# Needed to tell GPUs apart and to choose the next questions, whatever the checks want.
+ALWAYS_ASKED = ("index", "name", "uuid", "driver_version")
+_WORST_FIRST = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.RETRY, Verdict.WARN, Verdict.PASS)
+
+
+def find_smi() -> str | None:
+    """The path of nvidia-smi; None where it is not installed.
+
+    A file of that name that cannot be executed is found too, so that the report can say so.
+    """
+    on_path = shutil.which("nvidia-smi") or shutil.which("nvidia-smi", mode=os.F_OK)
+    return on_path or next((place for place in USUAL_PLACES if os.path.exists(place)), None)  # noqa: PTH110
+
+
+def ask_smi(
+    fields: Iterable[str],
+    *,
+    timeout_s: float = SMI_TIMEOUT_S,
+    find: Callable[[], str | None] = find_smi,
+    run: Callable[..., Answer] = ask,
+) -> SmiFacts:
+    """Ask for `fields` of every GPU, and for MIG instances where MIG is on. Never raises for what nvidia-smi does."""
+    path = find()
+    if path is None:
+        return SmiFacts(path=None)
+    wanted = list(dict.fromkeys((*ALWAYS_ASKED, *fields)))
+    conversation = _Conversation(path, timeout_s, run)
+    conversation.query([name for name in wanted if not _differs(name)])
+    if conversation.good:
+        driver = _driver(conversation.rows)
+        rest = [name for name in wanted if _differs(name) and FIELDS[name].worth_asking(driver)]
+        if rest:
+            conversation.query(["index", *rest])
+    if conversation.good and (mig := _mig_enabled(conversation.rows)):
+        conversation.list_mig(mig)
+    return conversation.facts()
+
+
+def _differs(name: str) -> bool:
+    """Whether some drivers do not know the field."""
+    known = FIELDS.get(name)
+    return known is not None and bool(known.unknown_to or known.gone_from)
+
+
+def _driver(rows: Sequence[Row]) -> Driver | None:
+    text = next((text for row in rows if (text := row.text("driver_version"))), None)
+    return None if text is None else parse_version(text.partition(" ")[0])
+
+
+def _mig_enabled(rows: Sequence[Row]) -> list[int]:
+    return [row.gpu for row in rows if row.gpu is not None and row.text("mig.mode.current") == "Enabled"]
+
+
+class _Conversation:
+    """Questions and answers with one nvidia-smi."""
+
+    def __init__(self, path: str, timeout_s: float, run: Callable[..., Answer]) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+        self._run = run
+        self._answers: list[Answer] = []
+        self._judgements: list[Judgement] = []
+        self._refused: list[str] = []
+        self._listed = ""
+        self.rows: tuple[Row, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether it is worth asking on: every question so far was answered with rows."""
+        return bool(self.rows) and all(each.rows for each in self._judgements)
+
+    def query(self, fields: list[str]) -> None:
+        """One question; refused fields are dropped, a bounded number of times."""
+        for _ in range(MAX_REFUSALS + 1):
+            answer, judged = self._ask([f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
+            field = _refused_field(judged)
+            if field not in fields or field in ALWAYS_ASKED:
+                break
+            fields.remove(field)
+            self._refused.append(field)
+        self._answers.append(answer)
+        self._judgements.append(judged)
+        self.rows = _joined(self.rows, judged.rows)
+
+    def list_mig(self, enabled: list[int]) -> None:
+        """The MIG instances of GPUs in MIG mode."""
+        answer, judged = self._ask(["-L"], kind=Kind.LIST, mig_enabled=enabled)
+        self._answers.append(answer)
+        self._judgements.append(judged)
+        self._listed = answer.text
+
+    def _ask(
+        self, options: list[str], kind: Kind | None = None, mig_enabled: Sequence[int] = ()
+    ) -> tuple[Answer, Judgement]:
+        answer = self._run([self._path, *options], timeout_s=self._timeout_s)
+        return answer, judge_answer(answer, kind, mig_enabled)
+
+    def facts(self) -> SmiFacts:
+        return SmiFacts(
+            path=self._path,
+            answers=tuple(self._answers),
+            judgement=_together(self._judgements, self.rows),
+            rows=self.rows,
+            listed=read_list(self._listed)[0],
+            refused=tuple(self._refused),
+        )
+
+
+def judge_answer(answer: Answer, kind: Kind | None = None, mig_enabled: Sequence[int] = ()) -> Judgement:
+    """`smi.judge` for an answer of a process that may not have started, not have ended or babbled."""
+    if answer.not_started:
+        finding = Finding(None, "smi_broken", Verdict.FAIL, {"error": answer.not_started})
+        return Judgement(Verdict.FAIL, (finding,))
+    if answer.timed_out:
+        said = judge(answer.text, None, answer.command, Kind.TIMEOUT)
+        values = {"waited_s": f"{answer.seconds:.0f}", "stuck_pid": answer.stuck_pid}
+        return replace(said, findings=tuple(replace(each, values=values) for each in said.findings))
+    if answer.too_long:
+        finding = Finding(
+            None, "smi_unreadable", Verdict.UNKNOWN, {"what": "more than it could ever have to say"}
+        )
+        return Judgement(Verdict.UNKNOWN, (finding,))
+    # It prints everything to standard output. What comes by the other way is the loader's or the shell's: a reason
+    # where it failed, noise where it did not.
+    text = answer.text + (answer.errors if answer.rc else "")
+    return judge(text, answer.rc, answer.command, kind, mig_enabled=mig_enabled)
+
+
+def _refused_field(judged: Judgement) -> str:
+    return next(
+        (str(each.values.get("field", "")) for each in judged.findings if each.cause == "field_refused"), ""
+    )
+
+
+def _joined(rows: tuple[Row, ...], more: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Cells of both questions by GPU index; the first answer to a field stands."""
+    by_gpu = {row.gpu: row for row in rows}
+    for row in more:
+        have = by_gpu.get(row.gpu)
+        by_gpu[row.gpu] = (
+            row
+            if have is None
+            else replace(have, cells={**row.cells, **have.cells}, line=f"{have.line}\n{row.line}")
+        )
+    return tuple(by_gpu.values())
+
+
+def _together(judgements: Sequence[Judgement], rows: tuple[Row, ...]) -> Judgement | None:
+    """One judgement over all answers: the worst verdict, every finding once."""
+    if not judgements:
+        return None
+    findings: dict[tuple[int | None, str], Finding] = {}
+    for judged in judgements:
+        for finding in judged.findings:
+            findings.setdefault((finding.gpu, finding.cause), finding)
+    verdict = next(each for each in _WORST_FIRST if any(judged.verdict is each for judged in judgements))
+    notes = dict.fromkeys(note for judged in judgements for note in judged.notes)
+    return Judgement(verdict, tuple(findings.values()), tuple(notes), rows)

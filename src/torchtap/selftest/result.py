@@ -1,0 +1,101 @@
+"""Results and the report: plain values, ordered, ready for JSON. Drawing is report.py's business."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torchtap.selftest.status import Status, worst
+
+SCHEMA = 1
+EXIT_CODES = {Status.PASS: 0, Status.WARN: 0, Status.FAIL: 1, Status.UNKNOWN: 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one check says. `cause` and `remedy` are sentences; `values` are the numbers behind `seen`.
+
+    `evidence` is the raw text that was read (control characters made visible, shortened in the middle).
+    """
+
+    id: str
+    status: Status
+    seen: str
+    cause: str | None = None
+    cause_id: str | None = None
+    remedy: str | None = None  # what to do; a line to paste follows on a line of its own
+    remedy_id: str | None = None
+    evidence: str = ""
+    seconds: float = 0.0
+    values: Mapping[str, object] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON, keys in the order of the schema."""
+        return {
+            "id": self.id,
+            "status": self.status.value,
+            "seen": self.seen,
+            "cause": self.cause,
+            "cause_id": self.cause_id,
+            "remedy": self.remedy,
+            "remedy_id": self.remedy_id,
+            "evidence": self.evidence,
+            "seconds": round(self.seconds, 3),
+            "values": {key: _plain(value) for key, value in self.values.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Every result, in the order of the checks, and what follows from them."""
+
+    results: tuple[Result, ...]
+    device: str
+    seconds: float
+    torchtap: str  # the version that judged
+
+    @property
+    def verdict(self) -> Status:
+        """fail if any fails, else unknown, else warn, else pass; unknown too when nothing was tested."""
+        return worst(result.status for result in self.results)
+
+    @property
+    def exit_code(self) -> int:
+        """0 for pass and warn, 1 for fail and unknown. (2, could not run, is the command line's.)"""
+        return EXIT_CODES[self.verdict]
+
+    @property
+    def first(self) -> Result | None:
+        """The one result to look at first: the earliest of those that decide the verdict; None after a pass."""
+        if self.verdict is Status.PASS:
+            return None
+        return next((result for result in self.results if result.status is self.verdict), None)
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON (schema 1, docs/selftest.md): verdict first, results in the order of the checks."""
+        first = self.first
+        return {
+            "schema": SCHEMA,
+            "torchtap": self.torchtap,
+            "device": self.device,
+            "verdict": self.verdict.value,
+            "first_cause": {"id": first.id, "cause_id": first.cause_id} if first else None,
+            "seconds": round(self.seconds, 3),
+            "results": [result.to_dict() for result in self.results],
+        }
+
+    def to_json(self) -> str:
+        """`to_dict` as text, indented by two, with a line end."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _plain(value: object) -> object:
+    """`value` in JSON's own types, so that a report can always be written."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return str(value)

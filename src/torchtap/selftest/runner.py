@@ -1,0 +1,258 @@
+"""Run a self-test: choose checks, gather facts, judge in order, make the report."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import time
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+import torchtap
+from torchtap.selftest.causes import CAUSES
+from torchtap.selftest.check import (
+    SKIP_REASONS,
+    Check,
+    Judged,
+    Scope,
+    UnreadableError,
+    failed,
+    skipped,
+    unknown,
+)
+from torchtap.selftest.checks import CHECKS
+from torchtap.selftest.facts import Facts, NotDoneError, StepState
+from torchtap.selftest.gather import SettingError, gather
+from torchtap.selftest.limits import MAX_EVIDENCE_CHARS
+from torchtap.selftest.probe import signal_name
+from torchtap.selftest.result import Report, Result
+from torchtap.selftest.smi.fields import NotThisFormError
+from torchtap.selftest.status import Device, Status
+from torchtap.selftest.words import shorten
+
+DEVICE_VARIABLE = "TORCHTAP_DEVICE"
+# What torch's and CUDA's own words mean, before a check's own `on_error`. Searched in the text of the exception.
+ERROR_TEXTS: tuple[tuple[str, str], ...] = (
+    (r"no kernel image is available", "arch_unsupported"),
+    (r"driver on your system is too old", "driver_too_old_for_all"),
+    (r"SUBLIBRARY_VERSION_MISMATCH|cuDNN version incompatibility", "cudnn_mixed"),
+    (r"out of memory", "gpu_memory_full"),
+    (r"busy or unavailable", "gpu_busy"),
+)
+
+
+class UnknownCheckError(SettingError):
+    """A check was named that does not exist."""
+
+
+def run(
+    device: Device | str | None = None,
+    *,
+    only: Collection[str] = (),
+    skip: Collection[str] = (),
+    timeout_s: float | None = None,
+    on_step: Callable[[str], None] | None = None,
+) -> Report:
+    """Test this machine. Imports no torch into this process; takes a few seconds, more only where something hangs.
+
+    `device`: "gpu", "cpu" (no GPU by design: its checks are skipped), or None or "auto" for what TORCHTAP_DEVICE
+    says, else "gpu". `only`: these checks and what they need. `skip`: leave these out; checks that need them are
+    judged all the same. `timeout_s`: seconds for each nvidia-smi and for the test process (default 20 and 60).
+    `on_step` hears in words what is being done.
+
+    Raises `SettingError` for a setting that cannot be used (`UnknownCheckError` for a check that does not exist), and
+    for nothing that the machine does.
+
+    >>> report = run("cpu", only=["cpu.matmul"])
+    >>> [(result.id, result.status.value) for result in report.results]
+    [('torch.build', 'pass'), ('cpu.matmul', 'pass')]
+    """
+    chosen_device = choose_device(device, os.environ)
+    if timeout_s is not None and not 0 < timeout_s <= 86_400:
+        raise SettingError(f"the time-out must be seconds, above 0 and at most 86400; it is {timeout_s:g}")
+    checks = choose(CHECKS, only)
+    left_out = {check.id for check in choose(CHECKS, skip, with_needs=False)} if skip else set()
+    began = time.monotonic()
+    wanted = [check for check in checks if check.id not in left_out]
+    facts = gather(wanted, chosen_device, timeout_s=timeout_s, on_step=on_step)
+    results = judge_all(checks, facts, left_out)
+    return Report(
+        results=results,
+        device=chosen_device.value,
+        seconds=time.monotonic() - began,
+        torchtap=torchtap.__version__,
+    )
+
+
+def choose_device(device: Device | str | None, env: Mapping[str, str]) -> Device:
+    """What `--device` and TORCHTAP_DEVICE say together. Raises `SettingError`.
+
+    >>> choose_device("auto", {"TORCHTAP_DEVICE": "cpu"}).value
+    'cpu'
+    """
+    asked, name = (str(getattr(device, "value", device) or "auto"), "device")
+    if asked == "auto":
+        asked, name = env.get(DEVICE_VARIABLE, "") or "gpu", DEVICE_VARIABLE
+    try:
+        return Device("gpu" if asked == "auto" else asked)
+    except ValueError:
+        raise SettingError(f"{name} must be auto, gpu or cpu; it is {asked!r}") from None
+
+
+def choose(checks: Sequence[Check], names: Collection[str], *, with_needs: bool = True) -> tuple[Check, ...]:
+    """The checks of these names in their order, with what they need; all where no name is given.
+
+    Raises `UnknownCheckError`, with the nearest name.
+    """
+    by_id = {check.id: check for check in checks}
+    for name in names:
+        if name not in by_id:
+            near = difflib.get_close_matches(name, by_id, n=1, cutoff=0.4)
+            hint = f"the nearest is {near[0]}" if near else "none is like it"
+            raise UnknownCheckError(f"there is no check {name!r}: {hint}. All: {', '.join(by_id)}")
+    if not names:
+        return tuple(checks)
+    wanted: set[str] = set()
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        if name not in wanted:
+            wanted.add(name)
+            pending += by_id[name].needs if with_needs else ()
+    return tuple(check for check in checks if check.id in wanted)
+
+
+def judge_all(checks: Sequence[Check], facts: Facts, left_out: Collection[str] = ()) -> tuple[Result, ...]:
+    """Judge the checks in order. Pure: facts in, results out."""
+    results: dict[str, Result] = {}
+    charged: set[str] = set()
+    for check in checks:
+        judged = _judge(check, facts, results, left_out)
+        result = _result(check, judged, facts)
+        # Reading is paid once: by the first check that reads it.
+        sources = {_source(read) for read in check.reads} - charged
+        charged |= sources
+        results[check.id] = replace(result, seconds=sum(facts.seconds.get(source, 0.0) for source in sources))
+    return tuple(results.values())
+
+
+def _source(read: str) -> str:
+    """What a read is charged to: a step by its name, all fields together, everything else to the host."""
+    if read.startswith("child:"):
+        return read
+    return "smi" if read.startswith("smi:") else "host"
+
+
+def _judge(check: Check, facts: Facts, before: Mapping[str, Result], left_out: Collection[str]) -> Judged:
+    if check.id in left_out:
+        return skipped("left_out", "left out")
+    if check.scope is not Scope.ANY and facts.device is Device.CPU:
+        return skipped("by_design", "no GPU by design")
+    if check.scope is Scope.REAL_GPU and facts.simulated:
+        return skipped("simulated", "simulated")
+    for need in check.needs:
+        if need in before and _blocks(before[need]):
+            root = before[need].values.get(
+                "need", need
+            )  # the check that failed, not one that was skipped for it
+            return skipped("needs", f"needs {root}", need=root)
+    try:
+        return check.judge(facts)
+    except NotDoneError as error:
+        return _not_done(check, error, facts)
+    except (UnreadableError, NotThisFormError) as error:
+        return unknown("unreadable", str(error), what=str(error))
+    except Exception as error:  # one broken check must not take the report away, nor pass
+        said = f"{type(error).__name__}: {error}"
+        return unknown("check_broke", said, error=said, traceback=traceback.format_exc())
+
+
+def _blocks(result: Result) -> bool:
+    """Whether checks that need this one are skipped. What was left out or does not apply here blocks nothing."""
+    if result.status is Status.SKIP:
+        return result.cause_id in ("needs", "simulated")
+    return result.status not in (Status.PASS, Status.WARN)
+
+
+def _not_done(check: Check, error: NotDoneError, facts: Facts) -> Judged:
+    """What it means that a step gave no result."""
+    step, answer = error.step, error.child.answer
+    name = f"{step.name} ({step.where})" if step.where else step.name
+    values = {"step": name, "waited_s": f"{answer.seconds:.0f}", "rc": answer.rc}
+    if step.state is StepState.CRASHED:
+        ended = signal_name(answer.rc or 0)
+        return failed("child_crashed", f"{ended} in {name}", **values, signal=ended)
+    if step.state is StepState.HUNG:
+        pid = answer.stuck_pid
+        stuck = f"; pid {pid} is stuck in the kernel and could not be ended" if pid is not None else ""
+        return failed("child_hung", f"no answer from {name} in {answer.seconds:.0f} s", **values, stuck=stuck)
+    if step.state is StepState.SILENT:
+        return failed("child_silent", f"exit code {answer.rc} in {name}", **values)
+    if step.state is StepState.ERROR:
+        first = step.error.splitlines()[0] if step.error else "an exception without a text"
+        cause = next((cause for text, cause in ERROR_TEXTS if re.search(text, step.error)), check.on_error)
+        where = step.where or "the GPU"
+        return failed(cause, first, **values, error=first, gpus=where, **_of_torch(facts))
+    broken = error.child.broken_step
+    reason = f"it ended in {broken.name}" if broken is not None else step.error or "it was not started"
+    return unknown("not_reached", f"not reached: {reason}", **values, reason=reason)
+
+
+def _of_torch(facts: Facts) -> dict[str, object]:
+    """Values of torch that the texts of its errors name."""
+    child = facts.child
+    if child is None:
+        return {}
+    torch, build = child.step("torch.import").value, child.step("torch.build").value
+    archs = build.get("arch_list")
+    arch_list = " ".join(str(arch) for arch in archs) if isinstance(archs, list) else "?"
+    return {"build": f"PyTorch {torch.get('version')}", "arch_list": arch_list}
+
+
+def _result(check: Check, judged: Judged, facts: Facts) -> Result:
+    says: str | None = None
+    remedy: str | None = None
+    act: str | None = None
+    if judged.status is Status.SKIP:
+        says = SKIP_REASONS[judged.cause_id or "not_applicable"].format_map({"need": "?", **judged.values})
+    elif judged.cause_id is not None:
+        cause = CAUSES[judged.cause_id]
+        values = {"gpus": "the GPU", "index": 0, "check": check.id, **judged.values}
+        says, do, paste = cause.fill(values)
+        remedy, act = (f"{do}\n{paste}" if paste else do), cause.remedy.value
+    evidence = (
+        "" if judged.status is Status.SKIP else shorten(_evidence(check, judged, facts), MAX_EVIDENCE_CHARS)
+    )
+    return Result(
+        id=check.id,
+        status=judged.status,
+        seen=judged.seen,
+        cause=says,
+        cause_id=judged.cause_id,
+        remedy=remedy,
+        remedy_id=act,
+        evidence=evidence,
+        values={key: value for key, value in judged.values.items() if key != "traceback"},
+    )
+
+
+def _evidence(check: Check, judged: Judged, facts: Facts) -> str:
+    """The raw text behind a judgement: the picture of the host, nvidia-smi's words, what the steps said."""
+    parts: list[str] = []
+    if any(read.startswith(("/dev", "/sys/bus")) for read in check.reads):
+        parts.append(facts.host.describe())
+    if check.id == "driver.smi" and facts.smi is not None:
+        parts.append(facts.smi.raw)  # whole once; the checks of single fields show their cells in `seen`
+    for name in (read.removeprefix("child:") for read in check.reads if read.startswith("child:")):
+        step = facts.child.step(name) if facts.child is not None else None
+        if step is not None and step.state is not StepState.NOT_REACHED:
+            said = step.error or json.dumps(dict(step.value), default=str)
+            parts.append(f"{name}: {step.state.value} {said}")
+    if judged.cause_id in ("child_crashed", "child_hung", "child_silent") and facts.child is not None:
+        parts.append(facts.child.answer.errors.strip())
+    if "traceback" in judged.values:
+        parts.append(str(judged.values["traceback"]))
+    return "\n".join(part for part in parts if part)

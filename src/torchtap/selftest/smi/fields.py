@@ -1,0 +1,153 @@
+"""The `--query-gpu` fields Torchtap reads: what form each has, and which drivers know it.
+
+A value that does not have its field's form is unreadable; that is what keeps garbage from being taken for health.
+Drivers: `--help-query-gpu` of 390, 418, 450, 460, 470, 535, 550 (real binaries) and 590, 595, 610 (captures). Between
+two drivers that were looked at, the first one that knows a field is not known; there nvidia-smi is simply asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torchtap.variants import Driver
+
+
+class NotThisFormError(ValueError):
+    """A cell's text does not have the form of its field."""
+
+
+def whole(text: str) -> int:
+    """`"81559"` or `"81559 MiB"` as a number.
+
+    >>> whole("81559 MiB")
+    81559
+    """
+    found = re.fullmatch(r"(-?\d+)(?: ?(?:MiB|C|%|W|MHz))?", text, re.ASCII)
+    if not found:
+        raise NotThisFormError(text)
+    return int(found[1])
+
+
+def number(text: str) -> float:
+    """`"77.71"` or `"77.71 W"` as a number."""
+    found = re.fullmatch(r"(-?\d+(?:\.\d+)?)(?: ?(?:MiB|C|%|W|MHz))?", text, re.ASCII)
+    if not found:
+        raise NotThisFormError(text)
+    return float(found[1])
+
+
+def mask(text: str) -> int:
+    """`"0x0000000000000001"` as a number."""
+    if not re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", text):
+        raise NotThisFormError(text)
+    return int(text, 16)
+
+
+def yes_no(text: str) -> bool:
+    """`Yes`/`No` of newer drivers, `1`/`0` of older ones."""
+    answer = {"yes": True, "1": True, "no": False, "0": False}.get(text.casefold())
+    if answer is None:
+        raise NotThisFormError(text)
+    return answer
+
+
+def _shaped(pattern: str) -> Callable[[str], str]:
+    shape = re.compile(pattern, re.ASCII)
+
+    def read(text: str) -> str:
+        if not shape.fullmatch(text):
+            raise NotThisFormError(text)
+        return text
+
+    return read
+
+
+version = _shaped(r"\d{3}(\.\d+){1,3}( \[.*\])?")  # 610 adds "[Deprecated; ...]" in some outputs
+capability = _shaped(r"\d{1,2}\.\d")
+uuid = _shaped(r"(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+bus_id = _shaped(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]")
+name = _shaped(r"[A-Za-z][\w .,()/+-]{1,95}")
+switch = _shaped(r"Enabled|Disabled|On|Off")
+word = _shaped(r"[A-Za-z][A-Za-z0-9 _/-]{0,60}")
+state_word = _shaped(r"(?:state +)?[A-Za-z][A-Za-z ]{0,40}")  # fabric.state is "state  Completed" on 550
+pstate = _shaped(r"P\d{1,2}")
+compute_mode = _shaped(r"Default|Prohibited|Exclusive_Process|Exclusive_Thread|E\. (?:Process|Thread)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field. `read` gives its value or raises `NotThisFormError`."""
+
+    read: Callable[[str], object]
+    unknown_to: Driver = ()  # the newest driver that was seen to refuse it; () for none
+    gone_from: Driver = ()  # the oldest driver that was seen to refuse it again; () for none
+    vital: bool = False  # an error in this cell means that the GPU is in a bad state, not just a sensor
+
+    def worth_asking(self, driver: Driver | None) -> bool:
+        """Whether this driver may know the field; yes where the driver is not known."""
+        if driver is None:
+            return True
+        return driver > self.unknown_to and (not self.gone_from or driver < self.gone_from)
+
+
+_470, _550, _590 = (470, 256, 2), (550, 163, 1), (590, 48, 1)
+
+FIELDS: dict[str, Field] = {
+    "index": Field(read=whole, vital=True),
+    "name": Field(read=name, vital=True),
+    "uuid": Field(read=uuid, vital=True),
+    "pci.bus_id": Field(read=bus_id, vital=True),
+    "driver_version": Field(read=version),
+    "kmd_version": Field(read=version, unknown_to=_590),
+    "compute_cap": Field(read=capability, unknown_to=_470),
+    "vbios_version": Field(read=_shaped(r"[0-9A-Fa-f]{2}(\.[0-9A-Fa-f]{2}){4}")),
+    "memory.total": Field(read=whole, vital=True),
+    "memory.used": Field(read=whole, vital=True),
+    "memory.free": Field(read=whole, vital=True),
+    "temperature.gpu": Field(read=whole, vital=True),
+    "temperature.gpu.tlimit": Field(read=whole, unknown_to=_470),
+    "temperature.memory": Field(read=whole),
+    "fan.speed": Field(read=whole),
+    "utilization.gpu": Field(read=whole),
+    "utilization.memory": Field(read=whole),
+    "power.draw": Field(read=number),
+    "power.limit": Field(read=number),
+    "pstate": Field(read=pstate),
+    "persistence_mode": Field(read=switch),
+    "compute_mode": Field(read=compute_mode),
+    "mig.mode.current": Field(read=switch, unknown_to=(418, 226)),
+    "ecc.mode.current": Field(read=switch),
+    "ecc.errors.uncorrected.volatile.total": Field(read=whole, vital=True),
+    "ecc.errors.uncorrected.aggregate.total": Field(read=whole, vital=True),
+    "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded": Field(read=yes_no, unknown_to=_550),
+    "remapped_rows.correctable": Field(read=whole, unknown_to=_550),
+    "remapped_rows.uncorrectable": Field(read=whole, unknown_to=_550, vital=True),
+    "remapped_rows.pending": Field(read=yes_no, unknown_to=_550, vital=True),
+    "remapped_rows.failure": Field(read=yes_no, unknown_to=_550, vital=True),
+    "retired_pages.pending": Field(read=yes_no, vital=True),
+    "retired_pages.double_bit.count": Field(read=whole, vital=True),
+    "gpu_recovery_action": Field(read=word, unknown_to=_550),
+    "reset_status.reset_required": Field(read=yes_no, unknown_to=_470, gone_from=_590),
+    "reset_status.drain_and_reset_recommended": Field(read=yes_no, unknown_to=_470, gone_from=_590),
+    # The old name: valid on every driver, as an alias on newer ones; only 530.x refuses it.
+    "clocks_throttle_reasons.active": Field(read=mask),
+    "clocks_event_reasons.active": Field(read=mask, unknown_to=_470),
+    "pcie.link.gen.current": Field(read=whole),
+    "pcie.link.gen.max": Field(read=whole),
+    "pcie.link.width.current": Field(read=whole),
+    "pcie.link.width.max": Field(read=whole),
+    "fabric.state": Field(read=state_word, unknown_to=_470),
+    "fabric.status": Field(read=state_word, unknown_to=_470),
+}
+# Other names of the same fields, as nvidia-smi itself accepts them.
+ALIASES = {
+    "gpu_name": "name",
+    "gpu_uuid": "uuid",
+    "gpu_bus_id": "pci.bus_id",
+    "retired_pages.dbe": "retired_pages.double_bit.count",
+    "remapped_rows.dbe": "remapped_rows.uncorrectable",
+    "remapped_rows.sbe": "remapped_rows.correctable",
+    "temperature.current": "temperature.gpu",
+}

@@ -1,0 +1,332 @@
+"""The forms of nvidia-smi's output, taken apart: csv, `-L`, the table, `--version`, `-q`.
+
+Reading never judges. What does not fit the form is handed back as it is (`Read.strays`), so that nothing is lost: the
+strays are where nvidia-smi puts its errors.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from torchtap.selftest.smi.cells import Cell, CellState, read_cell
+from torchtap.selftest.smi.fields import ALIASES, FIELDS, NotThisFormError
+
+
+class Kind(str, Enum):
+    """The forms of output, and the two that are not nvidia-smi's own: a time-out and the kernel log."""
+
+    CSV = "csv"
+    TABLE = "table"
+    LIST = "list"
+    VERSION = "version"
+    QUERY = "query"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    DMESG = "dmesg"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One GPU's cells by field name. `gpu` is its index, None where the output does not say which GPU it is."""
+
+    gpu: int | None
+    cells: Mapping[str, Cell]
+    line: str = ""
+
+    def value(self, name: str) -> object | None:
+        """The value of a field in its own type; None where it is not asked, not reported or an error.
+
+        Raises `NotThisFormError` where the text is not of the field's form: unreadable is not the same as absent.
+        """
+        cell = self.cells.get(name)
+        if cell is None or cell.state is not CellState.VALUE:
+            return None
+        known = FIELDS.get(name)
+        return cell.text if known is None else known.read(cell.text)
+
+    def number(self, name: str) -> float | None:
+        """`value` where it is a number, else None."""
+        value = self.value(name)
+        return float(value) if isinstance(value, int | float) else None
+
+    def text(self, name: str) -> str | None:
+        """The cell's text where it holds a value of the right form, else None."""
+        try:
+            return None if self.value(name) is None else self.cells[name].text
+        except NotThisFormError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Rows, and every line that did not fit the form."""
+
+    rows: tuple[Row, ...] = ()
+    strays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGpu:
+    """One GPU of `nvidia-smi -L`, with the UUIDs of its MIG instances."""
+
+    index: int
+    name: str
+    uuid: str
+    mig: tuple[str, ...] = field(default=())
+
+
+# -- csv -----------------------------------------------------------------------------------------------------------
+_QUERY_OPTIONS = ("--query-gpu", "--query-remapped-rows")
+
+
+def fields_of(command: str | Sequence[str]) -> tuple[str, ...]:
+    """The fields a command asks for, in its order, by their first names; () where it asks for none.
+
+    >>> fields_of("nvidia-smi --query-gpu=index,gpu_name --format=csv")
+    ('index', 'name')
+    """
+    for word, following in _options(command):
+        option, _, value = word.partition("=")
+        if option in _QUERY_OPTIONS:
+            return tuple(ALIASES.get(name, name) for name in _split(value or following))
+    return ()
+
+
+def names_every_gpu(command: str | Sequence[str]) -> bool:
+    """Whether a row's position is its index: not where the command picks GPUs, nor for other queries."""
+    words = [word.partition("=")[0] for word, _ in _options(command)]
+    return "--query-gpu" in words and not {"-i", "--id"} & set(words)
+
+
+def _options(command: str | Sequence[str]) -> Iterator[tuple[str, str]]:
+    if isinstance(command, str):
+        try:
+            words = shlex.split(command)
+        except ValueError:  # a stray quotation mark: a description, not a command
+            words = command.split()
+    else:
+        words = list(command)
+    return zip(words, [*words[1:], ""], strict=True)
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def read_csv(text: str, fields: Sequence[str], *, positions: bool = True) -> Read:
+    """Rows of `--format=csv`, with or without header and units.
+
+    A header line names the fields itself and wins over `fields`. `positions`: take a row's position as the GPU's
+    index where there is no index column. Lines with another number of cells are strays.
+
+    >>> read_csv("index, memory.total [MiB]\\n0, 81559 MiB\\n", ()).rows[0].number("memory.total")
+    81559.0
+    """
+    names = tuple(fields)
+    rows: list[Row] = []
+    strays: list[str] = []
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        parts = _split(line)
+        header = tuple(ALIASES.get(name, name) for name in (re.sub(r" \[.*\]$", "", part) for part in parts))
+        if not rows and _is_header(header, names):
+            names = header
+            continue
+        if not names or len(parts) != len(names):
+            strays.append(line)
+            continue
+        cells = {name: read_cell(part) for name, part in zip(names, parts, strict=True)}
+        rows.append(Row(_index(cells, len(rows) if positions else None), cells, line))
+    return Read(tuple(rows), tuple(strays))
+
+
+def _is_header(parts: tuple[str, ...], names: tuple[str, ...]) -> bool:
+    return parts == names or (len(parts) > 0 and all(part in FIELDS for part in parts))
+
+
+def _index(cells: Mapping[str, Cell], position: int | None) -> int | None:
+    cell = cells.get("index")
+    if cell is None:
+        return position
+    return int(cell.text) if re.fullmatch(r"\d{1,4}", cell.text, re.ASCII) else position
+
+
+# -- nvidia-smi -L -------------------------------------------------------------------------------------------------
+_GPU_LINE = re.compile(r"GPU (\d+): (.+?) \(UUID: (GPU-[0-9a-fA-F-]{36})\)\s*", re.ASCII)
+# Until driver 470 a MIG device's UUID was MIG-GPU-<uuid>/<gpu instance>/<compute instance>.
+_MIG_LINE = re.compile(r"\s+MIG \S+\s+Device\s+\d+: \(UUID: (MIG-[0-9a-fA-FGPU/-]{36,60})\)\s*", re.ASCII)
+
+
+def read_list(text: str) -> tuple[tuple[ListedGpu, ...], tuple[str, ...]]:
+    """The GPUs of `nvidia-smi -L` with their MIG instances, and the lines that are neither.
+
+    >>> gpus, strays = read_list("GPU 0: NVIDIA T4 (UUID: GPU-00000074-0000-0000-0000-000000000000)\\n")
+    >>> gpus[0].name, strays
+    ('NVIDIA T4', ())
+    """
+    gpus: list[ListedGpu] = []
+    strays: list[str] = []
+    for line in text.splitlines():
+        gpu, mig = _GPU_LINE.fullmatch(line), _MIG_LINE.fullmatch(line)
+        if gpu:
+            gpus.append(ListedGpu(int(gpu[1]), gpu[2], gpu[3]))
+        elif mig and gpus:
+            last = gpus[-1]
+            gpus[-1] = ListedGpu(last.index, last.name, last.uuid, (*last.mig, mig[1]))
+        elif line.strip():
+            strays.append(line)
+    return tuple(gpus), tuple(strays)
+
+
+# -- nvidia-smi --version ------------------------------------------------------------------------------------------
+def read_version(text: str) -> dict[str, str]:
+    """`nvidia-smi --version` as lower-case name -> value. On 610 the old names only say "Deprecated": left out.
+
+    >>> read_version("DRIVER version : Deprecated, see KMD\\nKMD version : 610.57.04\\n")
+    {'kmd version': '610.57.04'}
+    """
+    pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
+    return {
+        key.strip().lower(): value.strip()
+        for key, _, value in pairs
+        if not value.strip().lower().startswith("deprecated")
+    }
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+_FIRST_LINE = re.compile(r"\|\s+(\d+)\s+(\S.*?)\s{1,}(On|Off|N/A|ERR!)\s*$")
+_BUS_CELL = re.compile(r"\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s+\S+\s*$")
+_SECOND_LINE = re.compile(r"\s*(\S+)\s+(\S+)\s+(\S+)\s+(.+?)\s*/\s*(\S+)\s*$")
+_MEMORY_CELL = re.compile(r"\s*(\d+)\s?MiB\s*/\s*(\d+)\s?MiB\s*$")
+_BANNER = re.compile(r"CUDA (?:UMD )?Version:\s*(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What is read from the table: GPUs, the one word after "CUDA Version:", and lines that are no table."""
+
+    rows: tuple[Row, ...]
+    cuda_word: str | None
+    no_mig_devices: bool
+    strays: tuple[str, ...]
+
+
+def read_table(text: str) -> Table:
+    """The table that `nvidia-smi` prints, or a piece of it.
+
+    Only GPU blocks are taken apart (index, name, bus id, ECC, temperature, power, memory, MIG); the banner only tells
+    whether CUDA was found. Never read here: version numbers.
+
+    >>> read_table("| NVIDIA-SMI 515.65   Driver Version: 515.65   CUDA Version: N/A  |").cuda_word
+    'N/A'
+    """
+    rows: list[Row] = []
+    strays: list[str] = []
+    lines = text.splitlines()
+    banner = _BANNER.search(text)
+    for at, line in enumerate(lines):
+        bare = line.strip()
+        if not bare or bare[0] in "+|" or _is_date(bare):
+            columns = line.rstrip().strip("|").split("|")
+            if first := _first_line(line, columns):
+                rows.append(_block(first, columns, lines[at + 1 : at + 3]))
+        else:
+            strays.append(line)
+    return Table(
+        rows=tuple(rows),
+        cuda_word=banner[1] if banner else None,
+        no_mig_devices="No MIG devices found" in text,
+        strays=tuple(strays),
+    )
+
+
+def _is_date(line: str) -> bool:
+    return re.match(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} .*\d{2}:\d{2}:\d{2}", line) is not None
+
+
+def _first_line(line: str, columns: Sequence[str]) -> re.Match[str] | None:
+    """The match of a block's first line: index, name, persistence; its second column must hold a bus id."""
+    if len(columns) < 3 or not _BUS_CELL.match(columns[1]):
+        return None
+    return _FIRST_LINE.match("|" + columns[0]) if line.startswith("|") else None
+
+
+def _block(first: re.Match[str], columns: Sequence[str], following: Sequence[str]) -> Row:
+    bus = _BUS_CELL.match(columns[1])
+    assert bus is not None
+    cells = {
+        "index": read_cell(first[1]),
+        "name": read_cell(first[2].rstrip(" .")),  # "NVIDIA GeForce RTX 2080 ..." is shortened by the table
+        "pci.bus_id": read_cell(bus[1]),
+        "ecc.errors.uncorrected.volatile.total": _ecc(columns[2]),
+    }
+    words = [first[0], *columns]
+    for line in following:
+        if not line.startswith("|"):
+            break
+        words.append(line)
+    if len(words) > len(columns) + 1:
+        cells |= _second(following[0].rstrip().strip("|").split("|"))
+    if len(words) > len(columns) + 2:
+        last = following[1].rstrip().strip("|").split("|")[-1]
+        cells["mig.mode.current"] = read_cell(last)
+    block = "\n".join(words)
+    # A lost GPU has "GPU is lost" where its memory use would be, and ERR! in the other cells.
+    for phrase in ("GPU is lost", "GPU requires reset", "Requires reset"):
+        if phrase.casefold() in block.casefold():
+            cells["memory.used"] = read_cell(phrase)
+    return Row(int(first[1]), cells, block)
+
+
+def _ecc(column: str) -> Cell:
+    """The ECC column: a number, N/A, Off, or "On" in a MIG block of drivers before 570."""
+    text = column.strip()
+    return read_cell("N/A" if text in ("On", "Off") else text)
+
+
+def _second(columns: Sequence[str]) -> dict[str, Cell]:
+    cells: dict[str, Cell] = {}
+    if left := _SECOND_LINE.match(columns[0]):
+        # Fahrenheit never appears; "28C" is the table's own way of writing 28 C.
+        cells["fan.speed"] = read_cell(left[1].replace("%", " %"))
+        cells["temperature.gpu"] = read_cell(re.sub(r"^(\d+)C$", r"\1", left[2]))
+        cells["power.draw"] = read_cell(re.sub(r"^(\d+)W$", r"\1 W", left[4]))
+    if len(columns) > 1:
+        memory = _MEMORY_CELL.match(columns[1])
+        cells["memory.used"] = read_cell(memory[1] if memory else columns[1])
+        if memory:
+            cells["memory.total"] = read_cell(memory[2])
+    return cells
+
+
+# -- nvidia-smi -q -------------------------------------------------------------------------------------------------
+def read_query(text: str) -> tuple[tuple[int, tuple[tuple[str, ...], str]], ...]:
+    """Leaves of `nvidia-smi -q` as (position of the GPU, (path, value)), headings by their indentation.
+
+    >>> read_query("GPU 00000000:41:00.0\\n    ECC Mode\\n        Current       : Enabled\\n")
+    ((0, (('ECC Mode', 'Current'), 'Enabled')),)
+    """
+    leaves: list[tuple[int, tuple[tuple[str, ...], str]]] = []
+    stack: list[tuple[int, str]] = []
+    gpu = -1
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        depth = len(line) - len(line.lstrip())
+        key, colon, value = line.partition(" : ")
+        if depth == 0 and re.match(r"GPU [0-9A-Fa-f:.]+\s*$", line):
+            gpu, stack = gpu + 1, []
+            continue
+        while stack and stack[-1][0] >= depth:
+            stack.pop()
+        if colon or line.rstrip().endswith(":"):
+            path = (*(name for _, name in stack), key.strip().rstrip(":").strip())
+            leaves.append((gpu, (path, value.strip())))
+        else:
+            stack.append((depth, line.strip()))
+    return tuple(leaves)

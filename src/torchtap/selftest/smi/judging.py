@@ -1,0 +1,367 @@
+"""Judge one output of nvidia-smi: cells first, then the text, the exit code last."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torchtap.selftest.smi import texts
+from torchtap.selftest.smi.cells import Cell, CellState, read_cell
+from torchtap.selftest.smi.fields import FIELDS, NotThisFormError
+from torchtap.selftest.smi.forms import (
+    Kind,
+    Row,
+    fields_of,
+    names_every_gpu,
+    read_csv,
+    read_list,
+    read_query,
+    read_table,
+    read_version,
+)
+from torchtap.selftest.smi.rules import Said, error_cells, rules_on
+from torchtap.selftest.smi.verdict import Verdict
+
+__all__ = ["Finding", "Judgement", "Verdict", "judge"]
+
+_WORST_FIRST = (Verdict.FAIL, Verdict.RETRY, Verdict.UNKNOWN, Verdict.WARN)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One cause: at which GPU (None: the host, or not told), how bad, with the values and the line that showed it."""
+
+    gpu: int | None
+    cause: str
+    verdict: Verdict
+    values: Mapping[str, object] = field(default_factory=dict)
+    line: str = ""
+    fields: tuple[str, ...] = ()  # the cells it rests on, where it rests on cells
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict over one output, what was found, and the rows that were read (for `csv` and `table`)."""
+
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()  # worth knowing, never a verdict: "mig_enabled", "persistence_off"
+    rows: tuple[Row, ...] = ()
+
+    @property
+    def causes(self) -> tuple[tuple[int | None, str], ...]:
+        """(GPU index or None, cause id) in the order found, each once."""
+        return tuple(dict.fromkeys((finding.gpu, finding.cause) for finding in self.findings))
+
+
+def judge(
+    text: str,
+    rc: int | None = None,
+    command: str | Sequence[str] = "",
+    kind: Kind | str | None = None,
+    *,
+    mig_enabled: Collection[int] = (),
+) -> Judgement:
+    """Tell what one output means, without running anything.
+
+    `rc` is the exit status (None: not known, negative: the signal that ended it); `command` gives a csv its columns;
+    `kind` is guessed from the command and the text where it is not given. `mig_enabled`: indexes of GPUs whose
+    `mig.mode.current` is Enabled. An ordinary `-L` and the `-L` of a GPU in MIG mode without instances are the same
+    text, so only this can tell them apart.
+
+    A pass needs proof: at least one GPU or version that could be read, nothing unreadable, exit status 0 or unknown.
+
+    >>> judge("Unable to determine the device handle for GPU0000:5E:00.0: Unknown Error").causes
+    ((None, 'gpu_fell_off_bus'),)
+    >>> judge("lorem ipsum", rc=0).verdict.value
+    'unknown'
+    """
+    form = Kind(kind) if kind is not None else guess_kind(text, command)
+    if form is Kind.TIMEOUT or (rc in texts.KILLED_AFTER_WAITING and not text.strip()):
+        return _sum([Finding(None, "smi_hung", Verdict.FAIL)], proved=False)
+    seen = _READERS[form](text, command, frozenset(mig_enabled))
+    if form is not Kind.DMESG:
+        seen.findings += _sentences(seen.strays)
+        if rc:
+            seen.findings += _exit_code(rc, seen.findings, proved=seen.proved)
+    return _sum(seen.findings, proved=seen.proved, notes=seen.notes, rows=seen.rows)
+
+
+def guess_kind(text: str, command: str | Sequence[str] = "") -> Kind:
+    """The form of an output, from how it was asked for, else from how it looks."""
+    words = command if isinstance(command, str) else " ".join(command)
+    if "dmesg" in words or re.search(r"\bNVRM: ", text):
+        return Kind.DMESG
+    if "--query-" in words or "--format=csv" in words:
+        return Kind.CSV
+    if re.search(r"\s(-L|--list-gpus)\b", words) or text.startswith("GPU 0: "):
+        return Kind.LIST
+    if "--version" in words or re.match(r"NVIDIA-SMI version\s*:", text):
+        return Kind.VERSION
+    if re.search(r"\s(-q|--query)\b", words) or "NVSMI LOG" in text:
+        return Kind.QUERY
+    return Kind.TABLE if re.search(r"^[+|]", text, re.MULTILINE) else Kind.ERROR
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a reader found: findings, whether anything healthy could be read, and the lines it could not place."""
+
+    findings: list[Finding] = field(default_factory=list)
+    proved: bool = False
+    strays: Sequence[str] = ()
+    notes: list[str] = field(default_factory=list)
+    rows: tuple[Row, ...] = ()
+
+
+def _csv(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
+    # A sentence may have as many commas as the query has fields (a query of one field: any line), so sentences are
+    # taken out before lines are taken apart.
+    lines = text.splitlines()
+    said = [line for line in lines if texts.COMPANIONS.search(line) or _sentence(line) is not None]
+    # A cell says "[GPU is lost]" in the words of a sentence; brackets tell the two apart.
+    said = [line for line in said if not re.search(r"(^|,)\s*\[", line)]
+    rest = "\n".join(line for line in lines if line not in said)
+    read = read_csv(rest, fields_of(command), positions=names_every_gpu(command))
+    return _rows(read.rows, (*said, *read.strays))
+
+
+def _rows(rows: tuple[Row, ...], strays: Sequence[str]) -> _Seen:
+    seen = _Seen(strays=strays, rows=rows)
+    for row in rows:
+        said = error_cells(row)
+        try:
+            said += rules_on(row)
+            readable = _typed_values(row)
+        except NotThisFormError as error:
+            said.append(Said(Verdict.UNKNOWN, "smi_unreadable", {"what": str(error)}))
+            readable = 0
+        if not readable and not said:
+            # Nothing but [N/A] is an answer about fields, not about a GPU.
+            said.append(
+                Said(Verdict.UNKNOWN, "smi_unreadable", {"what": "no field of this GPU holds a value"})
+            )
+        seen.proved = seen.proved or readable > 0
+        seen.findings += [
+            Finding(row.gpu, each.cause, each.verdict, each.values, row.line, each.fields) for each in said
+        ]
+        seen.notes += _notes(row)
+    return seen
+
+
+def _typed_values(row: Row) -> int:
+    """How many cells hold a value of the form their field must have. Raises where one does not.
+
+    Fields that Torchtap does not know count for nothing: any text would do for them.
+    """
+    known = [name for name, cell in row.cells.items() if name in FIELDS and cell.state is CellState.VALUE]
+    for name in known:
+        row.value(name)
+    return len(known)
+
+
+def _notes(row: Row) -> list[str]:
+    return [
+        note
+        for name, words, note in (
+            ("mig.mode.current", ("Enabled", "On"), "mig_enabled"),
+            ("persistence_mode", ("Disabled", "Off"), "persistence_off"),
+            ("ecc.mode.current", ("Disabled", "Off"), "ecc_off"),
+        )
+        if row.text(name) in words
+    ]
+
+
+def _table(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
+    table = read_table(text)
+    seen = _rows(table.rows, table.strays)
+    if table.cuda_word == "N/A":
+        seen.findings.append(Finding(None, "libcuda_not_injected", Verdict.FAIL))
+    elif table.cuda_word == "ERR!":
+        seen.findings.append(Finding(None, "wrong_libcuda", Verdict.FAIL))
+    if table.no_mig_devices:
+        seen.findings.append(Finding(None, "mig_no_instance", Verdict.FAIL))
+    # Errors are printed inside the frame too ("No devices were found" of some versions), so it is searched as well;
+    # but a process may be named like an error, so the list of processes is left out.
+    if not table.rows:
+        seen.strays = [*seen.strays, *text.partition("Processes:")[0].splitlines()]
+    return seen
+
+
+def _list(text: str, _: str | Sequence[str], mig_enabled: frozenset[int]) -> _Seen:
+    gpus, strays = read_list(text)
+    seen = _Seen(strays=strays, proved=bool(gpus))
+    empty = [gpu.index for gpu in gpus if gpu.index in mig_enabled and not gpu.mig]
+    if any(gpu.mig for gpu in gpus):
+        seen.notes.append("mig_enabled")
+    if empty and not any(gpu.mig for gpu in gpus) and len(empty) == len(gpus):
+        seen.findings.append(Finding(None, "mig_no_instance", Verdict.FAIL))
+    else:  # other devices can be used, so it is a loss, not the end
+        seen.findings += [Finding(index, "mig_no_instance", Verdict.WARN) for index in empty]
+    return seen
+
+
+def _version(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
+    said = read_version(text)
+    driver = next((said[key] for key in ("kmd version", "driver version") if key in said), "")
+    seen = _Seen(
+        proved=re.fullmatch(r"\d{3}(\.\d+)+", driver, re.ASCII) is not None,
+        strays=[] if said else text.splitlines(),
+    )
+    if any(value == "N/A" for key, value in said.items() if key.startswith("cuda")):
+        seen.findings.append(Finding(None, "libcuda_not_injected", Verdict.FAIL))
+    return seen
+
+
+def _query(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
+    """`-q`: leaves become the fields they are, then the same rules as for csv."""
+    by_gpu: dict[int, dict[str, Cell]] = {}
+    unlicensed = False
+    for gpu, (path, value) in read_query(text):
+        if gpu < 0:
+            continue
+        cells = by_gpu.setdefault(gpu, {})
+        unlicensed = unlicensed or (path[-1] == "License Status" and value.startswith("Unlicensed"))
+        if (name := _leaf_field(path)) is not None:
+            cells.setdefault(name, read_cell(value))
+        elif (ecc := texts.QUERY_ECC.search(" ".join(path))) is not None:
+            name = f"ecc.errors.uncorrected.{ecc['when'].lower()}.total"
+            cells[name] = _larger(cells.get(name), read_cell(value))
+        elif path[-1].lower() in texts.QUERY_CLOCKS and "counters" not in " ".join(path).lower():
+            active = value == "Active"
+            before = int(cells.get("clocks_event_reasons.active", Cell(CellState.VALUE, "0x0")).text, 16)
+            bits = before | (texts.QUERY_CLOCKS[path[-1].lower()] if active else 0)
+            cells["clocks_event_reasons.active"] = Cell(CellState.VALUE, f"0x{bits:x}")
+        elif read_cell(value).state in (CellState.LOST, CellState.NEEDS_RESET):
+            cells[path[-1]] = read_cell(value)
+    rows = tuple(Row(gpu, cells) for gpu, cells in by_gpu.items() if cells)
+    seen = _rows(rows, () if by_gpu else text.splitlines())
+    if unlicensed:
+        seen.findings.append(Finding(None, "vgpu_unlicensed", Verdict.WARN))
+    return seen
+
+
+def _leaf_field(path: tuple[str, ...]) -> str | None:
+    lower = tuple(part.lower() for part in path)
+    for tail, name in texts.QUERY_LEAVES:
+        if lower[-len(tail) :] == tuple(part.lower() for part in tail):
+            return name
+    return None
+
+
+def _larger(one: Cell | None, other: Cell) -> Cell:
+    """The cell with more errors; a cell without a number (N/A) gives way, an error cell does not."""
+    if one is None or one.state is CellState.NOT_REPORTED:
+        return other
+    if other.state is CellState.NOT_REPORTED:
+        return one
+    both = (one, other)
+    broken = [cell for cell in both if not cell.text.isdecimal()]
+    return broken[0] if broken else max(both, key=lambda cell: int(cell.text))
+
+
+def _error(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
+    return _Seen(strays=text.splitlines())
+
+
+def _dmesg(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
+    """The kernel log. "Fallen off the bus" comes without an Xid on some drivers, and broken over three lines."""
+    found: list[tuple[int, Finding]] = []
+    for xid in texts.XID.finditer(text):
+        group = next((group for group in texts.XIDS if int(xid["xid"]) in group.numbers), None)
+        if group is None:
+            found.append((xid.start(), Finding(None, "xid_other", Verdict.WARN, xid.groupdict(), xid[0])))
+        elif group.verdict is not None:
+            found.append((xid.start(), Finding(None, group.cause, group.verdict, xid.groupdict(), xid[0])))
+    for sentence in texts.KERNEL_SENTENCES:
+        if (match := sentence.pattern.search(text)) is not None:
+            found.append((match.start(), Finding(None, sentence.cause, sentence.verdict, line=match[0])))
+    findings = [finding for _, finding in sorted(found, key=lambda pair: pair[0])]
+    lines = [line for line in text.splitlines() if line.strip()]
+    return _Seen(
+        findings=findings, proved=bool(lines) and all(texts.KERNEL_LINE.search(line) for line in lines)
+    )
+
+
+_READERS = {
+    Kind.CSV: _csv,
+    Kind.TABLE: _table,
+    Kind.LIST: _list,
+    Kind.VERSION: _version,
+    Kind.QUERY: _query,
+    Kind.ERROR: _error,
+    Kind.TIMEOUT: _error,
+    Kind.DMESG: _dmesg,
+}
+
+
+def _sentences(lines: Sequence[str]) -> list[Finding]:
+    """What the lines say that are not part of the form."""
+    found: list[Finding] = []
+    for line in lines:
+        if (finding := _sentence(line)) is not None:
+            found.append(finding)
+    # A line that nobody knows, beside none that is known, must not pass for health.
+    known = {finding.cause for finding in found}
+    strange = [
+        line
+        for line in lines
+        if line.strip() and not texts.COMPANIONS.search(line) and _sentence(line) is None
+    ]
+    if strange and not known:
+        found.append(Finding(None, "smi_unreadable", Verdict.UNKNOWN, {"what": strange[0]}, strange[0]))
+    return found
+
+
+def _sentence(line: str) -> Finding | None:
+    for pattern, unknown_error in (
+        (texts.INIT_FAILED, texts.INIT_UNKNOWN),
+        (texts.NO_HANDLE, texts.HANDLE_UNKNOWN),
+    ):
+        if (match := pattern.search(line)) is not None:
+            reason = match["reason"].strip()
+            values = {**match.groupdict(), "reason": reason}
+            return Finding(None, _nvml_cause(reason, unknown_error), Verdict.FAIL, values, line)
+    for sentence in texts.SENTENCES:
+        if (match := sentence.pattern.search(line)) is not None and not texts.COMPANIONS.search(line):
+            values = {key: value for key, value in match.groupdict().items() if value is not None}
+            return Finding(None, sentence.cause, sentence.verdict, values, line)
+    return None
+
+
+def _nvml_cause(reason: str, unknown_error: str) -> str:
+    folded = reason.casefold()
+    if folded.startswith("unknown error"):
+        return unknown_error
+    return next((cause for start, cause in texts.NVML_ERRORS if folded.startswith(start)), "nvml_error")
+
+
+def _exit_code(rc: int, findings: Sequence[Finding], *, proved: bool) -> list[Finding]:
+    """What a non-zero exit status adds: nothing where the output itself named a reason."""
+    if any(finding.verdict in (Verdict.FAIL, Verdict.RETRY) for finding in findings):
+        return []
+    if rc < 0 or (rc > 128 and rc != 255):
+        signal = -rc if rc < 0 else rc - 128
+        return [Finding(None, "smi_crashed", Verdict.FAIL, {"signal": f"signal {signal}"})]
+    verdict, cause = texts.EXIT_CODES.get(
+        rc, (Verdict.UNKNOWN, "smi_exit_code" if proved else "smi_unreadable")
+    )
+    if any(finding.cause == cause for finding in findings):
+        return []
+    return [Finding(None, cause, verdict, {"rc": rc})]
+
+
+def _sum(
+    findings: Sequence[Finding], *, proved: bool, notes: Sequence[str] = (), rows: tuple[Row, ...] = ()
+) -> Judgement:
+    """The verdict: the worst finding; without any, a pass only where something healthy could be read."""
+    found = {finding.verdict for finding in findings}
+    verdict = next((verdict for verdict in _WORST_FIRST if verdict in found), Verdict.PASS)
+    kept = list(findings)
+    if verdict in (Verdict.PASS, Verdict.WARN) and not proved:
+        verdict = Verdict.UNKNOWN
+        kept.append(Finding(None, "smi_unreadable", Verdict.UNKNOWN, {"what": "nothing could be read"}))
+    if verdict in (Verdict.FAIL, Verdict.RETRY):  # what could not be read besides is no cause of its own
+        kept = [finding for finding in kept if finding.verdict is not Verdict.UNKNOWN]
+    return Judgement(verdict, tuple(kept), tuple(dict.fromkeys(notes)), rows)

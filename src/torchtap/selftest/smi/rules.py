@@ -1,0 +1,195 @@
+"""What a GPU's values mean: one row of the table a rule, limits from `limits.py`.
+
+A rule looks at one GPU's row and says nothing, or which cause at which severity. Fields that were not asked for, or
+that this product does not have, say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from torchtap.selftest import limits
+from torchtap.selftest.smi.cells import CellState
+from torchtap.selftest.smi.fields import FIELDS
+from torchtap.selftest.smi.forms import Row
+from torchtap.selftest.smi.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a rule says of one GPU. `values` fill the slots of the cause's texts."""
+
+    verdict: Verdict
+    cause: str
+    values: dict[str, object] = field(default_factory=dict)
+    fields: tuple[str, ...] = ()  # the cells it rests on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule. `fields` are all it looks at; the first one must hold a value."""
+
+    fields: tuple[str, ...]
+    says: Callable[[Row], Said | None]
+
+
+def _above(name: str, limit: float, verdict: Verdict, cause: str) -> Rule:
+    """Says `cause` where the number is above the limit."""
+
+    def says(row: Row) -> Said | None:
+        seen = row.number(name)
+        if seen is None or seen <= limit:
+            return None
+        return Said(verdict, cause, {"count": int(seen), "limit": int(limit) + 1})
+
+    return Rule(fields=(name,), says=says)
+
+
+def _yes(name: str, cause: str, verdict: Verdict = Verdict.FAIL, **values: object) -> Rule:
+    """Says `cause` where the answer is yes."""
+    return Rule(
+        fields=(name,), says=lambda row: Said(verdict, cause, values) if row.value(name) is True else None
+    )
+
+
+def _retired(row: Row) -> Said | None:
+    name = "retired_pages.double_bit.count"
+    for limit, verdict in (
+        (limits.RETIRED_PAGES_FAIL, Verdict.FAIL),
+        (limits.RETIRED_PAGES_WARN, Verdict.WARN),
+    ):
+        if (seen := row.number(name)) is not None and seen >= limit:
+            return Said(verdict, "pages_retired", {"count": int(seen), "limit": limit})
+    return None
+
+
+def _earlier_errors(row: Row) -> Said | None:
+    """Errors over the GPU's life matter only where none are new: new ones have a rule of their own."""
+    new = row.number("ecc.errors.uncorrected.volatile.total") or 0
+    ever = row.number("ecc.errors.uncorrected.aggregate.total") or 0
+    return (
+        Said(Verdict.WARN, "ecc_uncorrected_earlier", {"count": int(ever)}) if ever > 0 and not new else None
+    )
+
+
+def _recovery(row: Row) -> Said | None:
+    action = row.value("gpu_recovery_action")
+    if action is None or str(action).casefold() == "none":
+        return None
+    return Said(Verdict.FAIL, "recovery_needed", {"action": action})
+
+
+# One reason at a time, the most telling first: the hardware bits come together with 0x8.
+_CLOCK_BITS = (
+    (limits.HW_THERMAL, "thermal_slowdown"),
+    (limits.POWER_BRAKE, "power_brake"),
+    (limits.SW_THERMAL, "thermal_slowdown"),
+    (limits.HW_SLOWDOWN, "hw_slowdown"),
+)
+
+
+def _clocks(name: str) -> Rule:
+    def says(row: Row) -> Said | None:
+        bits = row.value(name)
+        if not isinstance(bits, int):
+            return None
+        cause = next((cause for bit, cause in _CLOCK_BITS if bits & bit), None)
+        return Said(Verdict.WARN, cause, {"bits": f"0x{bits:x}"}) if cause else None
+
+    return Rule(fields=(name,), says=says)
+
+
+def _temperature(row: Row) -> Said | None:
+    now, left = row.number("temperature.gpu"), row.number("temperature.gpu.tlimit")
+    if left is not None:
+        verdict = Verdict.FAIL if left <= limits.TLIMIT_FAIL_C else Verdict.WARN
+        text = f"{left:.0f} C below its limit" if left > 0 else "at its limit"
+        return Said(verdict, "too_hot", {"temperature": text}) if left <= limits.TLIMIT_WARN_C else None
+    if now is None or now < limits.TEMPERATURE_WARN_C:
+        return None
+    return Said(Verdict.WARN, "too_hot", {"temperature": f"{now:.0f} C"})
+
+
+def _lanes(row: Row) -> Said | None:
+    """Lanes in use against lanes possible. The link's generation is not judged: at idle it is lowered on purpose."""
+    now, most = row.number("pcie.link.width.current"), row.number("pcie.link.width.max")
+    if now is None or most is None or now >= most:
+        return None
+    verdict = Verdict.FAIL if now * 4 <= most else Verdict.WARN
+    return Said(verdict, "pcie_narrow", {"width": int(now), "max_width": int(most)})
+
+
+def _compute_mode(row: Row) -> Said | None:
+    mode = row.value("compute_mode")
+    if mode == "Prohibited":
+        return Said(Verdict.FAIL, "compute_prohibited")
+    return None if mode in (None, "Default") else Said(Verdict.WARN, "compute_exclusive", {"mode": mode})
+
+
+def _fabric(row: Row) -> Said | None:
+    """The cell's last word counts: driver 550 writes "state  Completed". Not reported: no part of an NVSwitch."""
+    state, status = (str(row.value(name) or "") for name in ("fabric.state", "fabric.status"))
+    if not state:
+        return None
+    done = state.split()[-1].casefold() == "completed"
+    if done and (not status or status.split()[-1].casefold() == "success"):
+        return None
+    return Said(Verdict.FAIL, "fabric_not_ready", {"state": status if done else state})
+
+
+RULES: tuple[Rule, ...] = (
+    _above("ecc.errors.uncorrected.volatile.total", 0, Verdict.FAIL, "ecc_uncorrected"),
+    Rule(
+        fields=("ecc.errors.uncorrected.aggregate.total", "ecc.errors.uncorrected.volatile.total"),
+        says=_earlier_errors,
+    ),
+    _yes("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", "ecc_threshold"),
+    _yes("remapped_rows.failure", "remap_failed"),
+    _yes("remapped_rows.pending", "remap_pending"),
+    _above("remapped_rows.uncorrectable", limits.REMAPPED_ROWS_FAIL - 1, Verdict.FAIL, "remap_exhausted"),
+    _yes("retired_pages.pending", "retirement_pending"),
+    Rule(fields=("retired_pages.double_bit.count",), says=_retired),
+    Rule(fields=("gpu_recovery_action",), says=_recovery),
+    _yes("reset_status.reset_required", "gpu_requires_reset"),
+    _yes("reset_status.drain_and_reset_recommended", "recovery_needed", action="Drain and Reset"),
+    _clocks("clocks_throttle_reasons.active"),
+    _clocks("clocks_event_reasons.active"),
+    Rule(fields=("temperature.gpu", "temperature.gpu.tlimit"), says=_temperature),
+    Rule(fields=("pcie.link.width.current", "pcie.link.width.max"), says=_lanes),
+    Rule(fields=("compute_mode",), says=_compute_mode),
+    Rule(fields=("fabric.state", "fabric.status"), says=_fabric),
+)
+
+
+def rules_on(row: Row) -> list[Said]:
+    """What the rules say of one GPU, once per cause.
+
+    Raises `NotThisFormError` where a value that a rule needs is not of its field's form.
+    """
+    found: dict[str, Said] = {}
+    for rule in RULES:
+        if (said := rule.says(row)) is not None:
+            found.setdefault(said.cause, replace(said, fields=rule.fields))
+    return list(found.values())
+
+
+def error_cells(row: Row) -> list[Said]:
+    """What cells that hold an error instead of a value mean. A lost GPU is only lost: its other cells say no more."""
+    by_state: dict[CellState, list[str]] = {}
+    for name, cell in row.cells.items():
+        by_state.setdefault(cell.state, []).append(name)
+    if CellState.LOST in by_state:
+        return [Said(Verdict.FAIL, "gpu_lost")]
+    if CellState.NEEDS_RESET in by_state:
+        return [Said(Verdict.FAIL, "gpu_requires_reset")]
+    broken = by_state.get(CellState.BROKEN, [])
+    vital = [name for name in broken if name in FIELDS and FIELDS[name].vital]
+    if vital:
+        return [Said(Verdict.FAIL, "gpu_unreadable", {"field": vital[0]}, tuple(vital))]
+    if broken:
+        return [Said(Verdict.WARN, "field_unreadable", {"field": broken[0]}, tuple(broken))]
+    # A container with one MIG instance may not read some fields; only where it may read none is that a fault.
+    if CellState.NOT_PERMITTED in by_state and CellState.VALUE not in by_state:
+        return [Said(Verdict.FAIL, "no_permission")]
+    return []

@@ -1,0 +1,169 @@
+"""nvidia-smi's sentences and exit codes, and the kernel log's: what each means.
+
+Sentences: real binaries 340 to 550 run without a driver or over NVIDIA's mock NVML, and public reports (see
+tests/fixtures/smi/MANIFEST.md); the words after a colon are nvml.h's error strings. Exit codes: nvidia-smi's man page,
+and those it leaves out as seen in the binaries (17, 18). Xid numbers: NVIDIA's Xid catalogue, immediate actions.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from torchtap.selftest.smi.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A pattern (searched, case ignored) and what it means. Named groups become values of the finding."""
+
+    pattern: re.Pattern[str]
+    verdict: Verdict
+    cause: str
+
+
+def _s(pattern: str, cause: str, verdict: Verdict = Verdict.FAIL) -> Sentence:
+    return Sentence(re.compile(pattern, re.IGNORECASE), verdict, cause)
+
+
+# NVML's error strings after "Failed to initialize NVML:" or "Unable to determine the device handle for GPU ...:".
+NVML_ERRORS: tuple[tuple[str, str], ...] = (
+    ("driver/library version mismatch", "driver_library_mismatch"),
+    ("insufficient permissions", "no_permission"),
+    ("driver not loaded", "driver_not_loaded"),
+    ("nvml shared library not found", "driver_libraries_missing"),
+    ("function not found", "foreign_nvml"),
+    ("gpu access blocked by the operating system", "wsl_blocked"),
+    ("gpu is lost", "gpu_lost"),
+    ("gpu requires reset", "gpu_requires_reset"),
+    ("insufficient external power", "power_cable"),
+    ("interrupt request issue", "interrupt_issue"),
+    ("corrupted inforom", "inforom_corrupt"),
+)
+# "Unknown Error" says where it was said: at the start, that the container lost its devices; for one GPU, that the
+# driver knows it but cannot reach it.
+INIT_FAILED = re.compile(r"Failed to initialize NVML:\s*(?P<reason>.*)", re.IGNORECASE)
+INIT_UNKNOWN = "devices_revoked"
+# Three spellings: "GPU 0000:3B:00.0:" (old), "GPU0000:5E:00.0:" (535-550), "GPU0: 0000:61:00.0:" (from 572).
+# The bus id is in all of them, an index only in the last: so the bus id says which GPU it is.
+NO_HANDLE = re.compile(
+    r"Unable to determine the device handle for gpu\s?(?:\d+:\s)?"
+    r"(?P<bus>[0-9A-F]+(?::[0-9A-F]+)+\.[0-9A-F]+):\s*(?P<reason>.*)",
+    re.IGNORECASE,
+)
+HANDLE_UNKNOWN = "gpu_fell_off_bus"
+
+SENTENCES: tuple[Sentence, ...] = (
+    _s(r'Field "?(?P<field>[^"\s]+)"? is not a valid field to query', "field_refused", Verdict.RETRY),
+    _s(
+        r"Option \S+ is not recognized|Invalid combination of input arguments|ERROR: Option",
+        "usage_error",
+        Verdict.RETRY,
+    ),
+    _s(r"couldn't communicate with the NVIDIA driver", "driver_not_loaded"),
+    _s(
+        r"couldn't find libnvidia-ml|libnvidia-ml\.so(?:\.1)?: cannot open shared object",
+        "driver_libraries_missing",
+    ),
+    _s(r"Mismatch in versions between nvidia-smi and NVML", "foreign_nvml"),
+    _s(r"No devices were found", "no_devices"),
+    _s(r"GPU is lost|GPU has been lost", "gpu_lost"),
+    _s(r"fallen off the bus", "gpu_fell_off_bus"),
+    _s(r"GPU requires reset", "gpu_requires_reset"),
+    _s(r"GPU access blocked by the operating system", "wsl_blocked"),
+    _s(r"infoROM is corrupted(?: at gpu (?P<bus>[0-9A-F:.]+))?", "inforom_corrupt", Verdict.WARN),
+    _s(r"power cables? (?:are|is) not properly attached|external power", "power_cable"),
+    _s(r"^Segmentation fault|^Aborted\b", "smi_crashed"),
+)
+# Lines that only accompany the ones above.
+COMPANIONS = re.compile(
+    r"NVML library version:|Are you sure you are using nvidia-smi provided|Please also try adding directory"
+    r"|Failed to properly shut down NVML|Failed to query device index",
+    re.IGNORECASE,
+)
+
+# What an exit code says where cells and text said nothing.
+EXIT_CODES: dict[int, tuple[Verdict, str]] = {
+    2: (Verdict.RETRY, "usage_error"),
+    4: (Verdict.FAIL, "no_permission"),
+    6: (Verdict.FAIL, "no_devices"),
+    8: (Verdict.FAIL, "power_cable"),
+    9: (Verdict.FAIL, "driver_not_loaded"),
+    10: (Verdict.FAIL, "interrupt_issue"),
+    12: (Verdict.FAIL, "driver_libraries_missing"),
+    13: (Verdict.FAIL, "foreign_nvml"),
+    14: (Verdict.WARN, "inforom_corrupt"),
+    15: (Verdict.FAIL, "gpu_lost"),
+    17: (Verdict.FAIL, "wsl_blocked"),
+    18: (Verdict.FAIL, "driver_library_mismatch"),
+    126: (Verdict.FAIL, "smi_broken"),
+    127: (Verdict.FAIL, "smi_missing"),
+}
+# Codes that a killer leaves when it was not nvidia-smi that ended: `timeout` (124) and SIGKILL (137 in a shell).
+KILLED_AFTER_WAITING = frozenset({124, 137, -9})
+
+
+@dataclass(frozen=True, slots=True)
+class Xids:
+    """Xid numbers that mean the same."""
+
+    verdict: Verdict | None  # None: a fault of the program that ran, or an event that needs nothing
+    cause: str
+    numbers: frozenset[int] = field(default_factory=frozenset)
+
+
+XIDS: tuple[Xids, ...] = (
+    Xids(Verdict.FAIL, "gsp_timeout", frozenset({119, 120})),
+    Xids(Verdict.FAIL, "gpu_fell_off_bus", frozenset({79})),
+    Xids(Verdict.FAIL, "remap_failed", frozenset({64})),
+    Xids(Verdict.FAIL, "ecc_uncorrected", frozenset({48, 95, 140})),
+    Xids(Verdict.FAIL, "nvlink_error", frozenset({74})),
+    Xids(Verdict.FAIL, "power_cable", frozenset({54})),
+    Xids(Verdict.FAIL, "xid_reset", frozenset({46, 62, 109, 110, 136, 143, 155, 156, 158})),
+    # RESTART_APP and IGNORE in the catalogue; 45 only reports that a process was ended.
+    Xids(None, "", frozenset({13, 31, 43, 45, 63, 92, 94, 121, 137, 157})),
+)
+XID = re.compile(r"Xid \((?:PCI:)?(?P<bus>[0-9a-f:.]+)\): (?P<xid>\d+)", re.IGNORECASE)
+KERNEL_SENTENCES: tuple[Sentence, ...] = (
+    _s(r"fallen off the bus", "gpu_fell_off_bus"),
+    _s(r"RmInitAdapter", "init_failed"),
+    _s(r"nvidia-uvm: .*request_free_mem_region\(\) err -34", "hmm_error"),
+    _s(r"API mismatch: the (?:client|NVIDIA kernel module)", "driver_library_mismatch"),
+)
+KERNEL_LINE = re.compile(r"\[\s*\d+\.\d+\]|NVRM:|nvidia-uvm:")
+
+# `nvidia-smi -q`: the end of a leaf's path -> the field it is. Checked from the end, case ignored.
+QUERY_LEAVES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("Product Name",), "name"),
+    (("GPU UUID",), "uuid"),
+    (("Pending Page Blacklist",), "retired_pages.pending"),
+    (("Retired Pages", "Double Bit ECC"), "retired_pages.double_bit.count"),
+    (("Remapped Rows", "Uncorrectable Error"), "remapped_rows.uncorrectable"),
+    (("Remapped Rows", "Pending"), "remapped_rows.pending"),
+    (("Remapped Rows", "Remapping Failure Occurred"), "remapped_rows.failure"),
+    (("SRAM Threshold Exceeded",), "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded"),
+    (("GPU Recovery Action",), "gpu_recovery_action"),
+    (("GPU Reset Status", "Reset Required"), "reset_status.reset_required"),
+    (("GPU Reset Status", "Drain and Reset Recommended"), "reset_status.drain_and_reset_recommended"),
+    (("GPU Current Temp",), "temperature.gpu"),
+    (("GPU T.Limit Temp",), "temperature.gpu.tlimit"),
+    (("FB Memory Usage", "Total"), "memory.total"),
+    (("FB Memory Usage", "Used"), "memory.used"),
+    (("ECC Mode", "Current"), "ecc.mode.current"),
+    (("MIG Mode", "Current"), "mig.mode.current"),
+    (("Compute Mode",), "compute_mode"),
+    (("Persistence Mode",), "persistence_mode"),
+    (("Fabric", "State"), "fabric.state"),
+    (("Fabric", "Status"), "fabric.status"),
+)
+# Uncorrected errors are split by where they happened; any of them counts. Older drivers write "Double Bit".
+QUERY_ECC = re.compile(
+    r"(?P<when>Volatile|Aggregate)\b.*\b(?:Uncorrectable|Uncorrected|Double Bit)\b", re.IGNORECASE
+)
+# Clock reasons: "Active" at one of these names is the same as its bit.
+QUERY_CLOCKS = {
+    "hw slowdown": 0x8,
+    "sw thermal slowdown": 0x20,
+    "hw thermal slowdown": 0x40,
+    "hw power brake slowdown": 0x80,
+}

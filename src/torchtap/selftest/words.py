@@ -1,0 +1,67 @@
+"""Small words that several checks use: names of GPUs, versions, joined lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def and_list(words: Sequence[str]) -> str:
+    """Words in one phrase.
+
+    >>> and_list(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def name_gpus(indexes: Iterable[int | None], bus: object = None) -> str:
+    """Which GPUs, for the slot {gpus}: by index, else by bus id, else by what is known: nothing.
+
+    >>> name_gpus([1, 3]), name_gpus([0]), name_gpus([None], "0000:5E:00.0"), name_gpus([None])
+    ('GPUs 1 and 3', 'GPU 0', 'the GPU at 0000:5E:00.0', 'the GPU')
+    """
+    known = sorted({index for index in indexes if index is not None and index >= 0})
+    if not known:
+        return f"the GPU at {bus}" if bus else "the GPU"
+    words = [str(index) for index in known]
+    return f"GPU {words[0]}" if len(words) == 1 else f"GPUs {and_list(words)}"
+
+
+def count(number: int, thing: str) -> str:
+    """A number with its noun.
+
+    >>> count(1, "GPU"), count(8, "GPU")
+    ('1 GPU', '8 GPUs')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def cudnn_version(number: int) -> str:
+    """cuDNN's version number as people write it.
+
+    >>> cudnn_version(92400), cudnn_version(8907)
+    ('9.24.0', '8.9.7')
+    """
+    major, rest = divmod(number, 10_000 if number >= 90_000 else 1_000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def version(parts: Iterable[int]) -> str:
+    """A driver version as NVIDIA writes it.
+
+    >>> version((580, 65, 6)), version((595, 80))
+    ('580.65.06', '595.80')
+    """
+    return ".".join(f"{part:02d}" for part in parts)
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most about `limit` characters: beginning and end stay, because errors stand at either.
+
+    >>> shorten("abcdefghij", 4)
+    'ab\\n[... 6 characters left out ...]\\nij'
+    """
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
