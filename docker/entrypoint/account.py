@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 NAME = "dev"
@@ -34,3 +37,22 @@ class Account:
             # "*" is no password but, other than "!", not a locked account: sshd lets keys in.
             "shadow": f"{NAME}:*:19000:0:99999:7:::\n",
         }
+
+
+@contextlib.contextmanager
+def acting_as(uid: int, gid: int) -> Iterator[None]:
+    """Files are opened and made as this user meanwhile, so that root is led nowhere by the user's links.
+
+    Where this process is not root it stays who it is: there is only one user then.
+    """
+    before = os.geteuid(), os.getegid()
+    if before[0] != 0:
+        yield
+        return
+    try:
+        os.setegid(gid)
+        os.seteuid(uid)
+        yield
+    finally:
+        os.seteuid(before[0])
+        os.setegid(before[1])
