@@ -139,7 +139,7 @@ def make_checkout(folder: Path, *more: str) -> Checkout:
         source, target = REPOSITORY / name, root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
         else:
             shutil.copy2(source, target)
     (folder / "home").mkdir()
