@@ -196,6 +196,7 @@ class OwnEngine(Engine):
         (sockets / "docker.sock").unlink(missing_ok=True)
         self._write_client_configuration()
         network = self._network()
+        network.down()  # what an engine that was killed has left
         try:
             network.up()
         except NetworkError as error:
@@ -206,7 +207,7 @@ class OwnEngine(Engine):
             "exec-opts": ["native.cgroupdriver=cgroupfs"],  # no systemd in the private root
             "features": {"cdi": True},
             "cdi-spec-dirs": ["/torchtap/simulate/cdi"],
-            "shutdown-timeout": 10,
+            "shutdown-timeout": 5,
         }
         _write(self.root / "etc/docker/daemon.json", json.dumps(daemon, indent=2))
         path = f"{HOOK_FOLDER}:{PATH_IN_ROOT}" if gpu == "hook" else PATH_IN_ROOT

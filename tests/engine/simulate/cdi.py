@@ -40,10 +40,10 @@ def specification(host: Host, folder: Path, seen_as: Path) -> dict[str, Any]:
 
 
 def write(host: Host, folder: Path, seen_as: Path = hook.STATE) -> None:
-    """Put the specification where the engine looks (it notices changes by itself)."""
+    """Put the specification where the engine looks. It notices a rename inside the folder, but not one into it."""
     target = folder / "cdi" / "nvidia.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = folder / "nvidia.json.new"  # not in the folder that the engine watches
+    beside = target.with_suffix(".new")
     beside.write_text(json.dumps(specification(host, folder, seen_as), indent=2))
     beside.replace(target)
 
@@ -62,8 +62,8 @@ def _edits(host: Host, device: str, folder: Path, seen_as: Path) -> dict[str, An
                 "major": node.major,
                 "minor": node.minor,
                 "fileMode": node.mode,
-                # "denied" stands for a rule that was lost, so none is given
-                "permissions": "" if host.nodes == "denied" else "rw",
+                # "denied" stands for a device cgroup rule that was lost: only mknod is left
+                "permissions": "m" if host.nodes == "denied" else "rw",
             }
             for path, node in injected.nodes.items()
         ],

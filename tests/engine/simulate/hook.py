@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     config = json.loads((bundle / "config.json").read_text())
     root = bundle / config["root"]["path"]
     if arguments[0] == "cdi":
-        enter(state["pid"])
+        # A createContainer hook is in the container's namespaces already (and the pid it is given is the one there).
         finish(root, json.loads((Path(arguments[1]) / "injection.json").read_text()))
         return 0
     try:
