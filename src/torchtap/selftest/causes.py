@@ -34,9 +34,13 @@ class Cause:
         return self.says.format_map(slots), self.do.format_map(slots), self.paste.format_map(slots)
 
 
+# Slots for what is worth adding where it is known, and says nothing where it is not.
+OPTIONAL_SLOTS = frozenset({"pci_note", "node_note", "versions", "where", "stuck"})
+
+
 class _Slots(dict[str, object]):
     def __missing__(self, key: str) -> str:
-        return "?"
+        return "" if key in OPTIONAL_SLOTS else "?"
 
 
 _GPUS_ALL = "docker run --gpus all ...        # in the Torchtap folder: make up"
@@ -468,7 +472,7 @@ CAUSES: dict[str, Cause] = {
         paste="unset CUDA_VISIBLE_DEVICES",
     ),
     "no_cuda_device": Cause(
-        says="CUDA finds no GPU it may use (cuInit 100), although the driver answers",
+        says="CUDA finds no GPU that it may use, although the driver answers",
         remedy=Remedy.RECREATE_CONTAINER,
         do="The GPU's device node is not in this container or not readable, or the GPU is being reset. Compare "
         "ls -l /dev/nvidia* here and on the host, then recreate the container",

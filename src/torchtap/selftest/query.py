@@ -103,6 +103,10 @@ class _Conversation:
             fields.remove(field)
             self._refused.append(field)
         self._answers.append(answer)
+        if judged.verdict is Verdict.RETRY and self.rows:
+            # The GPUs are known already; what this driver will not tell is not reported, and no fault.
+            self._refused += fields
+            return
         self._judgements.append(judged)
         self.rows = _joined(self.rows, judged.rows)
 

@@ -245,7 +245,14 @@ def _evidence(check: Check, judged: Judged, facts: Facts) -> str:
     if any(read.startswith(("/dev", "/sys/bus")) for read in check.reads):
         parts.append(facts.host.describe())
     if check.id == "driver.smi" and facts.smi is not None:
-        parts.append(facts.smi.raw)  # whole once; the checks of single fields show their cells in `seen`
+        parts.append(facts.smi.raw)
+    elif facts.smi is not None:  # whole once; for the others their own cells
+        fields = [read.removeprefix("smi:") for read in check.reads if read.startswith("smi:")]
+        cells = {
+            name: [row.cells[name].text or "-" for row in facts.smi.rows if name in row.cells]
+            for name in fields
+        }
+        parts.append("\n".join(f"{name}: {', '.join(texts)}" for name, texts in cells.items() if texts))
     for name in (read.removeprefix("child:") for read in check.reads if read.startswith("child:")):
         step = facts.child.step(name) if facts.child is not None else None
         if step is not None and step.state is not StepState.NOT_REACHED:

@@ -63,7 +63,7 @@ def judge_simulated(facts: Facts) -> Judged:
         raise UnreadableError(f"cuda.library: simulated is {simulated!r}")
     if simulated:
         return warned("simulated", "libcuda carries the mark of a simulation", path=step.value.get("path"))
-    return passed("libcuda is not a test's")
+    return passed("libcuda carries no mark of a simulation")
 
 
 def judge_init(facts: Facts) -> Judged:

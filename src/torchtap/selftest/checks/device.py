@@ -21,8 +21,8 @@ ERRNO_CAUSES = {
 def judge_nodes(facts: Facts) -> Judged:
     """The picture taken before anything ran, and what opening the nodes said.
 
-    Nodes may be missing and all be well: on a bare host nvidia-smi and cuInit create them. So a driver that answers
-    wins over every picture.
+    A driver that answers wins over every picture. Nodes may be missing and all be well: on a bare host nvidia-smi and
+    cuInit create them. And a node may be refused and all be well: it is another container's GPU.
     """
     host = facts.host
     names = [node.path.removeprefix("/dev/") for node in host.nodes]
@@ -33,7 +33,7 @@ def judge_nodes(facts: Facts) -> Judged:
     values = {"nodes": names, "opened": opened, "uid": host.uid}
     for path, errno in opened.items():
         cause = ERRNO_CAUSES.get(errno)
-        if cause is None or (facts.simulated and cause == "node_stale"):
+        if cause is None or facts.cuda_started or (facts.simulated and cause == "node_stale"):
             continue
         note = f": {path} ({errno})"
         return failed(
@@ -72,6 +72,8 @@ def _judge_absence(host: Host) -> Judged:
         )
     )
     values: dict[str, object] = {"module_loaded": host.module_loaded, "container": host.container}
+    if host.wsl and not host.container:
+        return failed("wsl_blocked", "WSL without /dev/dxg", **values)
     if host.module_loaded:
         visible = host.env.get("NVIDIA_VISIBLE_DEVICES")
         if not host.container:
@@ -110,6 +112,7 @@ CHECKS = (
             "container_without_gpu",
             "gpu_hidden_from_container",
             "nothing_visible",
+            "wsl_blocked",
             "driver_not_loaded",
             "nouveau_bound",
             "vfio_bound",

@@ -13,6 +13,7 @@ from torchtap.variants import CUDA_12_FLOOR, CUDA_13_FLOOR, Capability, Driver, 
 FLOORS = {12: CUDA_12_FLOOR, 13: CUDA_13_FLOOR}
 # Findings about the host, not about one GPU, that another check reports.
 REPORTED_BY_GPU_STATE = frozenset({"mig_no_instance"})
+_WORST_FIRST = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.RETRY, Verdict.WARN, Verdict.PASS)
 
 
 def judge_smi(facts: Facts) -> Judged:
@@ -30,9 +31,11 @@ def judge_smi(facts: Facts) -> Judged:
         for each in smi.judgement.findings
         if each.gpu is None and each.cause not in REPORTED_BY_GPU_STATE
     ]
-    unreadable = [each for each in smi.judgement.findings if each.verdict is Verdict.UNKNOWN]
-    for finding in (*mine, *unreadable):
-        return _from_finding(facts, finding)
+    mine += [
+        each for each in smi.judgement.findings if each.gpu is not None and each.verdict is Verdict.UNKNOWN
+    ]
+    if mine:
+        return _from_finding(facts, min(mine, key=lambda finding: _WORST_FIRST.index(finding.verdict)))
     names = [row.text("name") for row in smi.rows if row.text("uuid") and row.text("name")]
     if not names:
         raise UnreadableError("no GPU with a name and a UUID in nvidia-smi's answer")

@@ -1,0 +1,137 @@
+"""The generated parts of docs/selftest.md: the tables of checks, causes and remedies.
+
+`python -m torchtap.selftest.page docs/selftest.md` writes them between their marks; a test compares page and code.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from torchtap.selftest.causes import CAUSES, OPTIONAL_SLOTS
+from torchtap.selftest.check import Scope
+from torchtap.selftest.checks import CHECKS
+from torchtap.selftest.codes import CODES
+from torchtap.selftest.status import Remedy
+
+_SCOPES = {
+    Scope.ANY: "every machine",
+    Scope.GPU: "with a GPU",
+    Scope.REAL_GPU: "with a real GPU",
+}
+_KINDS = {"smi": "nvidia-smi", "child": "test process", "env": "variable"}
+
+
+def checks_table() -> str:
+    """One row a check, in their order."""
+    rows = [
+        (
+            f'<a id="{check.id}"></a>`{check.id}`',
+            check.title,
+            _reads(check.reads),
+            ", ".join(f"`{need}`" for need in check.needs) or "-",
+            _SCOPES[check.scope],
+            check.level.value,
+            check.source,
+            f"`{check.see}`" if check.see else "-",
+        )
+        for check in CHECKS
+    ]
+    return _table(
+        ("id", "asks", "reads", "needs", "where", "level", "limits and sources", "see it yourself"), rows
+    )
+
+
+def causes_table() -> str:
+    """One row a cause: where it is named, what it says, what to do."""
+    named: dict[str, list[str]] = {}
+    for check in CHECKS:
+        for cause in check.causes:
+            named.setdefault(cause, []).append(check.id)
+    rows = [
+        (
+            f"`{cause_id}`",
+            ", ".join(f"`{check}`" for check in named.get(cause_id, [])) or "every check, or `smi.judge`",
+            _slots(cause.says),
+            cause.remedy.value,
+            _slots(cause.do) + (f" `{cause.paste}`" if cause.paste else ""),
+        )
+        for cause_id, cause in CAUSES.items()
+    ]
+    return _table(("cause", "named by", "what is wrong", "remedy", "what to do"), rows)
+
+
+def codes_table() -> str:
+    """One row a cuInit code."""
+    rows = [
+        (str(number), code.name, ", else ".join(f"`{cause}`" for _, cause in code.causes))
+        for number, code in CODES.items()
+    ]
+    return _table(("code", "name", "cause"), rows)
+
+
+def remedies_table() -> str:
+    """The closed set of remedies, with the causes that lead to each."""
+    rows = [
+        (
+            f"`{remedy.value}`",
+            ", ".join(f"`{name}`" for name, cause in CAUSES.items() if cause.remedy is remedy),
+        )
+        for remedy in Remedy
+    ]
+    return _table(("remedy", "for"), rows)
+
+
+def _reads(reads: tuple[str, ...]) -> str:
+    """What a check reads, grouped by where it comes from."""
+    groups: dict[str, list[str]] = {}
+    for read in reads:
+        kind, colon, name = read.partition(":")
+        groups.setdefault(_KINDS[kind] if colon else "file", []).append(f"`{name if colon else read}`")
+    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in groups.items())
+
+
+def _slots(text: str) -> str:
+    """Slots as a reader sees them, so that a table does not look like code."""
+    shown = re.sub("|".join(rf"\{{{slot}\}}" for slot in sorted(OPTIONAL_SLOTS)), "", text)
+    return re.sub(r"\{(\w+)\}", lambda slot: f"*{slot[1].replace('_', ' ')}*", shown)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [" | ".join(head), " | ".join("---" for _ in head)]
+    lines += [" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "checks": checks_table,
+    "causes": causes_table,
+    "codes": codes_table,
+    "remedies": remedies_table,
+}
+
+
+def filled(page: str) -> str:
+    """The page with every generated part as the code has it now. Raises `ValueError` where a mark is missing."""
+    for name, make in PARTS.items():
+        begin, end = f"<!-- begin {name}: generated -->\n", f"<!-- end {name} -->"
+        if begin not in page or end not in page:
+            raise ValueError(f"the page has no place for {name}: {begin.strip()} ... {end}")
+        before, _, rest = page.partition(begin)
+        page = before + begin + make() + end + rest.partition(end)[2]
+    return page
+
+
+def main() -> None:
+    """Fill the page that is named."""
+    page = Path(sys.argv[1])
+    temporary = page.with_suffix(".part")
+    temporary.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+    os.replace(temporary, page)  # noqa: PTH105
+
+
+if __name__ == "__main__":
+    main()
