@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 LABEL_WIDTH = 10
+DETAIL_COLUMN = 18
 USAGE = 2  # the user's input or the host must change first
 FAILED = 1  # a step failed
 
@@ -32,23 +33,28 @@ def width() -> int:
     return max(40, min(110, shutil.get_terminal_size((80, 24)).columns))
 
 
-def fill(label: str, text: str) -> str:
-    """`text` beside its label, wrapped so that the label column stays free; lines to paste are never broken.
+def fill(label: str, text: str, column: int = LABEL_WIDTH) -> str:
+    """`text` from `column` on, beside its label, wrapped; a word too long for a line is never broken.
 
     >>> print(fill("mode", "cpu: no GPU here"))
     mode      cpu: no GPU here
     """
-    room = width() - LABEL_WIDTH
-    lines: list[str] = []
-    for paragraph in text.splitlines() or [""]:
-        lines += textwrap.wrap(paragraph, room, break_long_words=False, break_on_hyphens=False) or [""]
+    lines = textwrap.wrap(text, width() - column, break_long_words=False, break_on_hyphens=False) or [""]
     labels = [label, *[""] * len(lines)]
-    return "\n".join(f"{tag:<{LABEL_WIDTH}}{line}".rstrip() for tag, line in zip(labels, lines, strict=False))
+    return "\n".join(f"{tag:<{column}}{line}".rstrip() for tag, line in zip(labels, lines, strict=False))
 
 
 def say(label: str, text: str) -> None:
     """One fact or step on stdout."""
     print(fill(label, text), flush=True)
+
+
+def detail(label: str, text: str) -> None:
+    """Something that belongs to the line above, with a label of its own. Further lines of `text` are to be pasted."""
+    first, *more = text.splitlines() or [""]
+    print(fill(f"{'':{LABEL_WIDTH}}{label}", first, DETAIL_COLUMN), flush=True)
+    for line in more:
+        print(f"{'':{DETAIL_COLUMN}}{line}", flush=True)
 
 
 def paste(line: str) -> None:

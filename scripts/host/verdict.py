@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from host.show import paste, say
+from host.show import detail, paste, say
 
 BAD = ("fail", "unknown", "warn")  # what is shown, in this order
 SHOWN = 3
@@ -46,10 +46,10 @@ def show(report: Mapping[str, Any] | None, more: str) -> None:
         key=lambda result: BAD.index(result["status"]),
     )
     for result in bad[:SHOWN]:
-        say("", f"{result['status'].upper()} {result.get('id', '')}  {result.get('seen') or ''}")
+        detail(result["status"].upper(), f"{result.get('id', '')}  {result.get('seen') or ''}")
         for label, key in (("cause", "cause"), ("do", "remedy")):
             if result.get(key):
-                say("", f"  {label:<6}{result[key]}")
+                detail(label, str(result[key]))
     if len(bad) > SHOWN:
         say("", f"and {len(bad) - SHOWN} more")
     if bad:

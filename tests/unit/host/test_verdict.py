@@ -12,7 +12,7 @@ REPORT = {
     "results": [
         {"id": "a.warns", "status": "warn", "seen": "w", "cause": "c", "remedy": "r"},
         {"id": "b.passes", "status": "pass", "seen": "p"},
-        {"id": "c.fails", "status": "fail", "seen": "f", "cause": "why", "remedy": "do it"},
+        {"id": "c.fails", "status": "fail", "seen": "f", "cause": "why", "remedy": "do it\na line to paste"},
         {"id": "d.unknown", "status": "unknown", "seen": "u", "cause": None, "remedy": None},
         {"id": "e.fails", "status": "fail", "seen": "g"},
         {"id": "f.skips", "status": "skip", "seen": "s"},
@@ -24,10 +24,11 @@ def test_the_worst_comes_first_and_the_rest_is_counted(capsys: pytest.CaptureFix
     verdict.show(REPORT, "All of it:  make selftest")
     assert capsys.readouterr().out.splitlines() == [
         "selftest  FAIL: 1 passed, 1 warned, 2 failed, 1 unknown, 1 skipped",
-        "          FAIL c.fails  f",
-        "            cause why",
-        "            do    do it",
-        "          FAIL e.fails  g",
+        "          FAIL    c.fails  f",
+        "          cause   why",
+        "          do      do it",
+        "                  a line to paste",
+        "          FAIL    e.fails  g",
         "          UNKNOWN d.unknown  u",
         "          and 1 more",
         "          All of it:  make selftest",
