@@ -72,7 +72,7 @@ class ModuleModes:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ModeTree:
     """What `describe` saw. Prints as a table; a rich renderable; drawn as HTML in Jupyter."""
 
@@ -111,21 +111,35 @@ class ModeTree:
         from rich.console import Console
 
         text = StringIO()
-        Console(file=text, width=100, no_color=True, highlight=False).print(self)
+        # Plain text whatever surrounds us: in a notebook rich would display it, and FORCE_COLOR would colour it.
+        Console(file=text, width=100, color_system=None, force_terminal=False, force_jupyter=False).print(
+            self
+        )
         return "\n".join(line.rstrip() for line in text.getvalue().rstrip().split("\n"))
 
+    __repr__ = __str__  # so that a console shows the table, as Jupyter does
+
     def _repr_html_(self) -> str:
-        left = "text-align:left"
-        rows = "".join(
-            f"<tr><td>{'&#9888;' if module.findings else ''}</td>"
-            f'<td style="{left};padding-left:{0.5 + 1.5 * depth}em">{escape(module.title)}</td>'
-            + "".join(f'<td style="{left}">{escape(cell)}</td>' for cell in module.cells())
-            + "</tr>"
+        modules = "".join(
+            _row("&#9888;" * bool(module.findings), module.title, *module.cells(), indent=depth)
             for depth, module in self.root.walk()
         )
-        head = "".join(f'<th style="{left}">{name}</th>' for name in _HEAD)
-        odd = "".join(f"<pre>{escape(str(finding))}</pre>" for finding in self.findings)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{odd}"
+        head = "".join(f'<th style="text-align:left">{name}</th>' for name in _HEAD)
+        lines = "".join(_row(*line) for finding in self.findings for line in finding.lines())
+        return (
+            f"<table><thead><tr>{head}</tr></thead><tbody>{modules}</tbody></table>"
+            + f"<table><tbody>{lines}</tbody></table>" * bool(lines)
+        )
+
+
+def _row(mark: str, first: str, *others: str, indent: int = 0) -> str:
+    """One line of an HTML table. `mark` is HTML, the rest is text."""
+    cells = "".join(f'<td style="text-align:left">{escape(cell)}</td>' for cell in others)
+    padding = 0.5 + 1.5 * indent
+    return (
+        f'<tr><td style="text-align:left">{mark}</td>'
+        f'<td style="text-align:left;padding-left:{padding}em">{escape(first)}</td>{cells}</tr>'
+    )
 
 
 _HEAD = ("", "module", "mode", "requires_grad", "what the mode changes here")

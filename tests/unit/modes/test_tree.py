@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 
 import pytest
 import torch
@@ -146,13 +147,31 @@ def test_text_shows_every_module_and_every_finding() -> None:
     assert str(modes.describe(net)) == SHOWN
 
 
+def test_text_is_plain_whatever_the_terminal_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPython kernels set FORCE_COLOR; what prints the tree may be a log file."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    tree = modes.describe(Captioner())
+    assert "\x1b" not in str(tree)
+    assert repr(tree) == str(tree)
+
+
+def test_rich_prints_it_in_colour_and_at_its_own_width() -> None:
+    from rich.console import Console
+
+    console = Console(width=60, record=True, file=StringIO())
+    console.print(modes.describe(Captioner()))
+    lines = console.export_text(styles=False).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert any("BatchNorm2d" in line for line in lines)
+
+
 def test_html_is_escaped_and_complete() -> None:
     net = nn.Sequential()
     net.add_module("<b>", nn.LSTM(4, 3).eval())
     html = modes.describe(net)._repr_html_()
     assert "<b>" not in html
     assert "&lt;b&gt;: LSTM" in html
-    assert html.count("<tr>") == 3  # head and two modules
+    assert html.count("<tr>") == 3 + 2 * 3  # head and two modules; two findings of three lines
     assert "mode.mixed at &lt;b&gt;" in html
 
 
