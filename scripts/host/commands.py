@@ -61,8 +61,8 @@ def logs(argv: Sequence[str]) -> int:
     follow = sys.stdout.isatty()
     if found.compose and found.container and (found.in_docker or not found.local):
         more = ["--follow"] if follow else []
-        command = ["docker", "compose", "logs", "--no-log-prefix", "--tail", "200", *more, docker.SERVICE]
-        return proc.become(command, env=found.compose.env, cwd=paths.root)
+        # Not `docker compose logs`: 2.26 puts control characters into files.
+        return proc.become(["docker", "logs", "--tail", "200", *more, found.container["Id"]], env=os.environ)
     log = paths.local / "jupyter.log"
     if not log.exists():
         raise Problem("there is no log: nothing was started here", "Start it:  make up")
@@ -210,7 +210,7 @@ def selftest_command(
         if not proof.way:
             print(f"Docker hands out no GPU: {proof.words}", file=sys.stderr)
     terminal = ["--tty"] if sys.stdout.isatty() else []
-    words = ["docker", "run", "--rm", *terminal, *docker.LIMITS, *device, name, "selftest", *argv]
+    words = ["docker", "run", "--rm", *terminal, docker.SHARED_MEMORY, *device, name, "selftest", *argv]
     return [*words], dict(os.environ)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,8 @@ from host.show import Problem, gigabytes, say, ticking
 SERVICE = "dev"
 PROOF_TIMEOUT_S = 60.0
 REPORT_PATIENCE_S = 120.0
-# As compose.yaml gives them to the service, for a container that only runs the self-test.
-LIMITS = ("--shm-size=8g", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864")
+# As compose.yaml gives it to the service, for a container that only runs the self-test.
+SHARED_MEMORY = "--shm-size=8g"
 
 
 def image(plan: Plan) -> str:
@@ -129,11 +130,36 @@ def refusal(text: str) -> str:
     """
     tail = next((text.rpartition(marker)[2] for marker in REASON_FOLLOWS if marker in text), text)
     line = tail.splitlines()[0] if tail else ""
-    return line.split(": unknown")[0].strip().rstrip(".")
+    return re.sub(r"(: unknown)?\.?$", "", line.strip())
 
 
 # Where the engine's reason begins, most telling first.
 REASON_FOLLOWS = ("nvidia-container-cli: ", "CDI device injection failed: ", "Error response from daemon: ")
+
+# What a refusal says, and what then to do; the first that fits.
+REFUSALS = (
+    (
+        "requirement error",
+        "The host's driver is too old for this image:  make up VARIANT=cu128     (driver 525 or newer)",
+    ),
+    ("device error", "GPUS names a GPU that is not there; on the host:  nvidia-smi -L"),
+    (
+        "could not select device driver",
+        "Install the NVIDIA Container Toolkit, then:  "
+        "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
+    ),
+    ("nvml error", "The driver does not answer; on the host:  nvidia-smi"),
+    ("driver error", "The driver does not answer; on the host:  nvidia-smi"),
+)
+
+
+def remedies(words: str) -> list[str]:
+    """What to do about a refusal, by the engine's words; nothing where we know nothing.
+
+    >>> remedies("device error: 5: unknown device")
+    ['GPUS names a GPU that is not there; on the host:  nvidia-smi -L']
+    """
+    return [do for marker, do in REFUSALS if marker in words][:1]
 
 
 # ---- Compose -----------------------------------------------------------------------------------------------------
@@ -295,7 +321,8 @@ def wait_healthy(compose: Compose, patience_s: float) -> dict[str, Any]:
                 trouble = f"was not healthy after {patience_s:g} s: {last or 'no health check has ended yet'}"
             if trouble:
                 ticker.done()
-                compose.watch("logs", "--no-log-prefix", "--tail", "30", SERVICE)
+                if found:  # not `docker compose logs`: 2.26 puts control characters into files
+                    proc.watch(["docker", "logs", "--tail", "30", found["Id"]])
                 raise Problem(f"the container {trouble} (its last words are above)", code=1)
             ticker.tick(elapsed, last or health or str(state["Status"]))
             time.sleep(0.3)

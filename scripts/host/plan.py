@@ -12,6 +12,7 @@ from host.show import Problem
 from torchtap.variants import DEFAULT, VARIANTS, Variant
 
 LOCAL, DOCKER = "local", "docker"
+IF_HANDED_OUT = "if Docker hands one out (a container will tell), else cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def decide(settings: Settings, engine: Engine, host: HostGpus) -> Plan:
         return local_plan(settings, engine, host)
     demand(engine)
     return docker_plan(
-        settings, engine, host if engine.local else HostGpus(trouble="the engine is on another machine")
+        settings, host if engine.local else HostGpus(trouble="the engine is on another machine")
     )
 
 
@@ -53,7 +54,7 @@ def local_plan(settings: Settings, engine: Engine, host: HostGpus) -> Plan:
     return Plan(LOCAL, "local", why, variant, reason, notes=mismatch(variant, host) if forced else ())
 
 
-def docker_plan(settings: Settings, engine: Engine, host: HostGpus) -> Plan:
+def docker_plan(settings: Settings, host: HostGpus) -> Plan:
     """With Docker: the variant from the driver and the GPUs asked for; gpu or cpu as far as it can be said now."""
     asked, forced, gpus = settings.get("MODE"), settings.get("VARIANT"), settings.get("GPUS")
     if forced == "cpu" and asked == "gpu":
@@ -74,7 +75,7 @@ def docker_plan(settings: Settings, engine: Engine, host: HostGpus) -> Plan:
             raise Problem(text, "Update the host's driver. Until then:  make up MODE=cpu")
         return Plan(DOCKER, "cpu", text, VARIANTS[DEFAULT], "the default")
     must = asked == "gpu" or bool(gpus and gpus != "all")
-    why = "MODE says so" if asked else f"GPUS={gpus} asks for it" if must else str(engine)
+    why = "MODE says so" if asked else f"GPUS={gpus} asks for it" if must else IF_HANDED_OUT
     variant = VARIANTS[forced] if forced else fits or VARIANTS[DEFAULT]
     reason = "VARIANT says so" if forced else f"fits {chosen}" if fits else f"the default; {chosen}"
     notes = mismatch(variant, chosen) if forced else unserved(variant, chosen)

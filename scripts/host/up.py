@@ -14,7 +14,7 @@ from host import disk, docker, engine, gpu, keys, local, places, plan, ports, ve
 from host.lock import held
 from host.paths import Paths
 from host.settings import Settings
-from host.show import Problem, paste, say, warn
+from host.show import Problem, say, warn
 
 HEALTHY_PATIENCE_S = 180.0
 PORTS = (("JUPYTER_PORT", "8888", 8888), ("SSH_PORT", "2222", 22))  # variable, default, port in the container
@@ -41,11 +41,10 @@ def look(paths: Paths) -> Situation:
 
 def tell(situation: Situation, chosen: plan.Plan) -> None:
     """One line a choice, with its reason."""
+    if chosen.place == plan.DOCKER:
+        say("engine", str(situation.engine))
     say("host", str(situation.gpus))
-    say(
-        "mode",
-        f"{chosen.mode}{', if Docker hands one out' if chosen.prove and not chosen.must else ''}: {chosen.mode_why}",
-    )
+    say("mode", f"{chosen.mode}: {chosen.mode_why}")
     if chosen.place == plan.DOCKER:
         say("variant", f"{chosen.variant.name}, PyTorch {chosen.variant.torch}: {chosen.variant_why}")
     for note in chosen.notes:
@@ -148,7 +147,6 @@ def make_workspace(paths: Paths, settings: Settings) -> None:
 
 def up_docker(situation: Situation, chosen: plan.Plan) -> int:
     paths, settings = situation.paths, situation.settings
-    say("engine", str(situation.engine))
     was = docker.plain(paths, settings, os.environ)
     chosen_keys, ran_before = before(situation, was)
     say("ssh", chosen_keys.named)
@@ -165,9 +163,7 @@ def up_docker(situation: Situation, chosen: plan.Plan) -> int:
     )
     try:
         if compose.watch("up", "--detach", "--no-build", docker.SERVICE) != 0:
-            raise Problem(
-                "the container could not be started (Docker's own words are above)", *hints(chosen), code=1
-            )
+            raise Problem("the container could not be started (Docker's own words are above)", code=1)
         began = time.monotonic()
         container = docker.wait_healthy(compose, HEALTHY_PATIENCE_S)
         say("ready", f"healthy after {time.monotonic() - began:.1f} s")
@@ -202,18 +198,15 @@ def settle_gpu(situation: Situation, chosen: plan.Plan) -> tuple[plan.Plan, dock
     if chosen.must:
         raise Problem(
             f"Docker cannot hand out the GPU: {proof.words}",
-            "Is the NVIDIA Container Toolkit installed, and Docker restarted since?  sudo nvidia-ctk runtime configure",
+            *docker.remedies(proof.words),
             "Without a GPU:  make up MODE=cpu",
             code=1,
         )
     say("mode", f"cpu after all; Docker hands out no GPU: {proof.words}")
-    if situation.gpus.present:
-        paste("This host has one: install the NVIDIA Container Toolkit, then make up again.")
+    if situation.gpus.present:  # then it is worth mending
+        for line in docker.remedies(proof.words):
+            say("", line)
     return chosen.on_cpu(proof.words), None
-
-
-def hints(chosen: plan.Plan) -> list[str]:
-    return ["Without a GPU:  make up MODE=cpu"] if chosen.mode == "gpu" else []
 
 
 def undo(compose: docker.Compose, ran_before: bool) -> None:
@@ -270,8 +263,6 @@ def preflight(argv: Sequence[str]) -> int:
         except Problem as trouble:
             troubles.append(trouble)
 
-    if situation.engine.ready:
-        say("engine", str(situation.engine))
     try:
         chosen = plan.decide(situation.settings, situation.engine, situation.gpus)
     except Problem as trouble:

@@ -25,6 +25,7 @@ def container(
 ) -> dict[str, Any]:
     """What docker inspect says of the service's container."""
     return {
+        "Id": "c0ffee",
         "Name": "/torchtap-dev-1",
         "RestartCount": 0,
         "State": {
@@ -74,7 +75,7 @@ def engine(
         {"when": "^run .*--device", "rc": 125, "err": NO_CDI},
         {"when": "^compose up"},
         {"when": "^compose down"},
-        {"when": "^compose logs", "out": "the last words\n"},
+        {"when": "^logs", "out": "the last words\n"},
         {"when": "exec .*torchtap-url", "out": f"http://127.0.0.1:8888/lab?token={TOKEN}\n"},
         {"when": "exec .*selftest.json", "out": report()},
         {"when": "exec .*started.json", "out": '{"uid": 1000, "gid": 1001, "services": ["sshd", "jupyter"]}'},

@@ -85,9 +85,7 @@ def test_no_permission_is_not_taken_for_nothing_running(checkout: Checkout) -> N
 def test_logs_are_those_of_the_container(checkout: Checkout, running: Fake) -> None:
     done = checkout.run("logs")
     assert done.stdout == "the last words\n"
-    assert running.called(
-        "^compose logs --no-log-prefix --tail 200 dev$"
-    )  # not followed: stdout is no terminal
+    assert running.called("^logs --tail 200 c0ffee$")  # not followed: stdout is no terminal
 
 
 def test_status_tells_health_ports_and_verdict(checkout: Checkout) -> None:

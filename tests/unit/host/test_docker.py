@@ -73,6 +73,11 @@ def test_all_gpus_need_no_file_of_their_own(gpus: str) -> None:
             "requirement error: unsatisfied condition: cuda>=13.0, please update your driver to a newer version, "
             "or use an earlier cuda container",
         ),
+        (
+            "docker: Error response from daemon: OCI runtime create failed: stderr: Auto-detected mode as 'legacy'\n"
+            "nvidia-container-cli: device error: 5: unknown device: unknown.\n",
+            "device error: 5: unknown device",
+        ),
         ("", ""),
     ],
 )

@@ -38,7 +38,7 @@ def test_a_gpu_host_gets_the_gpu_and_all_that_is_needed_to_get_in(checkout: Chec
     assert done.returncode == 0, done.stdout + done.stderr
     said = flat(done.stdout)
     assert "host 2 x NVIDIA H200 (9.0), driver 590.48.1" in said
-    assert "mode gpu, if Docker hands one out" in said
+    assert "mode gpu: if Docker hands one out (a container will tell), else cpu" in said
     assert "variant cu130, PyTorch 2.14.1: fits 2 x NVIDIA H200" in said
     assert "ssh 1 public key: ~/.ssh/id_ed25519.pub" in said
     assert "gpu Docker hands it out (--gpus): GPU 0: NVIDIA H200" in said
