@@ -118,8 +118,9 @@ class Container:
 
     @property
     def logs(self) -> str:
-        done = self.engine.docker("logs", self.id)
-        return done.stdout + done.stderr
+        """Both streams, in order."""
+        together = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return self.engine.docker("logs", self.id, **together).stdout
 
     def state(self, what: str) -> Any:
         return json.loads(self.engine.docker("inspect", "-f", f"{{{{json {what}}}}}", self.id).stdout)
