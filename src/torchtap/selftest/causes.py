@@ -113,7 +113,7 @@ CAUSES: dict[str, Cause] = {
         says="the container lost its right to use the GPU devices{node_note} (often after systemctl daemon-reload)",
         remedy=Remedy.RECREATE_CONTAINER,
         do="Recreate the container: a restart is not enough. Against its return use CDI, or --device for each node",
-        paste="docker run --device nvidia.com/gpu=all ...        # or: make down && make up",
+        paste="docker run --device nvidia.com/gpu=all ...  # or: make down && make up",
     ),
     "node_stale": Cause(
         says="{node} exists, but no driver answers behind it ({errno})",
@@ -221,7 +221,7 @@ CAUSES: dict[str, Cause] = {
         paste="unset LD_LIBRARY_PATH",
     ),
     "power_cable": Cause(
-        says="{gpus} reports that its power cables are not properly attached",
+        says="{gpus}: power cables are not properly attached",
         remedy=Remedy.CHECK_HARDWARE,
         do="Switch the host off and check the GPU's power cables",
     ),
@@ -257,61 +257,61 @@ CAUSES: dict[str, Cause] = {
     ),
     # ---- State of each GPU (gpu.state) -------------------------------------------------------------------------
     "gpu_lost": Cause(
-        says='{gpus} no longer answers ("GPU is lost")',
+        says='{gpus}: no answer any more ("GPU is lost")',
         remedy=Remedy.REBOOT_HOST,
         do="Stop the work on this host and reboot it. If it returns: check seating, power and cooling, then replace",
         paste=_KERNEL_LOG,
     ),
     "gpu_fell_off_bus": Cause(
-        says="{gpus} fell off the PCIe bus: the driver knows it but cannot reach it",
+        says="{gpus}: fell off the PCIe bus; known to the driver, but out of its reach",
         remedy=Remedy.REBOOT_HOST,
         do="Switch the host off and on (a warm reboot may not be enough). If it returns: check seating and power",
         paste=_KERNEL_LOG,
     ),
     "gpu_requires_reset": Cause(
-        says="{gpus} needs a reset before it can be used",
+        says="{gpus}: a reset is needed before it can be used",
         remedy=Remedy.RESET_GPU,
         do="On the host: end every process on it and reset it, or reboot the host",
         paste="sudo nvidia-smi --gpu-reset -i {index}",
     ),
     "recovery_needed": Cause(
-        says="the driver asks for an action on {gpus}: {action}",
+        says="{gpus}: the driver asks for an action: {action}",
         remedy=Remedy.RESET_GPU,
         do="Do on the host what the driver asks for (for a reset: end every process on that GPU first)",
         paste="sudo nvidia-smi --gpu-reset -i {index}",
     ),
     "gpu_unreadable": Cause(
-        says="{gpus} answers with an error instead of a value ({field})",
+        says="{gpus}: an error instead of a value ({field})",
         remedy=Remedy.RESET_GPU,
         do="The GPU or its driver is in a bad state. On the host: reset the GPU or reboot",
         paste="sudo nvidia-smi --gpu-reset -i {index}",
     ),
     "field_unreadable": Cause(
-        says="{gpus} gives an error for one reading ({field}); the rest can be read",
+        says="{gpus}: an error instead of one reading ({field}); the rest can be read",
         remedy=Remedy.CHECK_HARDWARE,
         do="Often a fan or power sensor. Watch it; look at the card at the next opportunity",
         paste="nvidia-smi -q -i {index}",
     ),
     "mig_no_instance": Cause(
-        says="MIG is on for {gpus}, but no MIG instance is here, so CUDA sees no device",
+        says="{gpus}: MIG is on, but no MIG instance is here, so CUDA sees no device",
         remedy=Remedy.CONFIGURE_GPU,
         do="Create an instance on the host (or give this container one of those that exist), or switch MIG off: -mig 0",
         paste="sudo nvidia-smi mig -i {index} -cgi 0 -C",
     ),
     "compute_prohibited": Cause(
-        says="{gpus} is set to compute mode Prohibited: CUDA may not use it",
+        says="{gpus}: compute mode Prohibited, so CUDA may not use it",
         remedy=Remedy.CONFIGURE_GPU,
         do="Allow compute on the host",
         paste="sudo nvidia-smi -i {index} -c DEFAULT",
     ),
     "compute_exclusive": Cause(
-        says="{gpus} is in compute mode {mode}: only one process may use it, so a second notebook will fail",
+        says="{gpus}: compute mode {mode}: one process at a time, so a second notebook will fail",
         remedy=Remedy.CONFIGURE_GPU,
         do="Fine if intended. Otherwise, on the host",
         paste="sudo nvidia-smi -i {index} -c DEFAULT",
     ),
     "fabric_not_ready": Cause(
-        says="the NVSwitch fabric is not ready for {gpus} ({state})",
+        says="{gpus}: the NVSwitch fabric is not ready ({state})",
         remedy=Remedy.CONFIGURE_HOST,
         do="Start the fabric manager on the host; it must be of the driver's exact version",
         paste="sudo systemctl restart nvidia-fabricmanager",
@@ -330,19 +330,19 @@ CAUSES: dict[str, Cause] = {
         paste="nvidia-smi -q -d ECC -i {index}",
     ),
     "ecc_threshold": Cause(
-        says="{gpus} has more memory errors in its SRAM than NVIDIA allows",
+        says="{gpus}: more memory errors in SRAM than NVIDIA allows",
         remedy=Remedy.REPLACE_GPU,
         do="Take it out of use and ask the vendor for a replacement",
         paste="nvidia-smi -q -d ECC -i {index}",
     ),
     "remap_pending": Cause(
-        says="{gpus} has bad memory rows that are replaced only at the next reset",
+        says="{gpus}: bad memory rows, replaced only at the next reset",
         remedy=Remedy.RESET_GPU,
         do="On the host: end every process on it, then reset it, or reboot the host",
         paste="sudo nvidia-smi --gpu-reset -i {index}",
     ),
     "remap_failed": Cause(
-        says="{gpus} could not replace a bad memory row: it has no spare rows left there",
+        says="{gpus}: a bad memory row could not be replaced, no spare rows are left there",
         remedy=Remedy.REPLACE_GPU,
         do="Take it out of use and ask the vendor for a replacement",
         paste="nvidia-smi -q -d ROW_REMAPPER -i {index}",
@@ -354,7 +354,7 @@ CAUSES: dict[str, Cause] = {
         paste="nvidia-smi -q -d ROW_REMAPPER -i {index}",
     ),
     "retirement_pending": Cause(
-        says="{gpus} has bad memory pages that are retired only at the next reset",
+        says="{gpus}: bad memory pages, retired only at the next reset",
         remedy=Remedy.RESET_GPU,
         do="On the host: end every process on it, then reset it, or reboot the host",
         paste="sudo nvidia-smi --gpu-reset -i {index}",
@@ -367,31 +367,31 @@ CAUSES: dict[str, Cause] = {
     ),
     # ---- Speed (gpu.throttle, gpu.pcie) ------------------------------------------------------------------------
     "thermal_slowdown": Cause(
-        says="{gpus} slows down because it is too hot",
+        says="{gpus}: slowed down by heat",
         remedy=Remedy.CHECK_HARDWARE,
         do="Check fans, dust and air flow",
         paste="nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {index}",
     ),
     "too_hot": Cause(
-        says="{gpus} is hot: {temperature}",
+        says="{gpus}: hot, {temperature}",
         remedy=Remedy.CHECK_HARDWARE,
         do="Check fans, dust and air flow; it will slow down soon",
         paste="nvidia-smi -q -d TEMPERATURE -i {index}",
     ),
     "power_brake": Cause(
-        says="{gpus} is held back by the power brake: the host's power supply cannot keep up",
+        says="{gpus}: held back by the power brake, because the host's power supply cannot keep up",
         remedy=Remedy.CHECK_HARDWARE,
         do="Check power supplies and the GPU's power cables",
         paste="nvidia-smi -q -d PERFORMANCE,POWER -i {index}",
     ),
     "hw_slowdown": Cause(
-        says="{gpus} is held back by its hardware (heat, power or a brake signal)",
+        says="{gpus}: held back by the hardware (heat, power or a brake signal)",
         remedy=Remedy.CHECK_HARDWARE,
         do="Check cooling and power supply",
         paste="nvidia-smi -q -d PERFORMANCE -i {index}",
     ),
     "pcie_narrow": Cause(
-        says="{gpus} uses {width} of its {max_width} PCIe lanes: copies to and from it are slower",
+        says="{gpus}: {width} of {max_width} PCIe lanes in use, so copies are slower",
         remedy=Remedy.CHECK_HARDWARE,
         do="Reseat the card; check riser, slot and BIOS. Some slots are wired that way by design",
         paste="nvidia-smi -q -d PCIE -i {index}",
@@ -418,8 +418,8 @@ CAUSES: dict[str, Cause] = {
     "hmm_error": Cause(
         says="nvidia-uvm cannot reserve memory addresses (HMM, err -34), so CUDA does not start",
         remedy=Remedy.CONFIGURE_HOST,
-        do="Switch HMM off on the host and reboot (or boot with nokaslr)",
-        paste="echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/uvm.conf",
+        do="As root on the host, switch HMM off and reboot (or boot with nokaslr)",
+        paste="echo options nvidia_uvm uvm_disable_hmm=1 >> /etc/modprobe.d/uvm.conf",
     ),
     "nvlink_error": Cause(
         says="the kernel log shows NVLink errors (Xid 74)",
@@ -519,7 +519,7 @@ CAUSES: dict[str, Cause] = {
         says="CUDA does not start (error 999, unknown error): often nvidia_uvm, or a suspend of the machine",
         remedy=Remedy.LOAD_DRIVER,
         do="On the host: reload nvidia_uvm (no process may use the GPU), or reboot; then recreate the container",
-        paste="sudo rmmod nvidia_uvm; sudo modprobe nvidia_uvm && sudo nvidia-modprobe -u -c=0",
+        paste="sudo rmmod nvidia_uvm; sudo nvidia-modprobe -u -c=0",
     ),
     "cuda_error": Cause(
         says="CUDA does not start: error {code} ({name})",
@@ -538,7 +538,7 @@ CAUSES: dict[str, Cause] = {
         says="this PyTorch ({torch}) is built without CUDA, so it can use no GPU",
         remedy=Remedy.REINSTALL_TORCH,
         do="Install the CUDA wheel (a local index or mirror often serves the +cpu one); in the image, use a cu variant",
-        paste="python -m pip install --force-reinstall torch        # or: VARIANT=cu130 make up",
+        paste="pip install --force-reinstall torch        # or: VARIANT=cu130 make up",
     ),
     "torch_drift": Cause(
         says="PyTorch is not the one this image was built and tested with: {differences}",
@@ -590,7 +590,7 @@ CAUSES: dict[str, Cause] = {
     ),
     # ---- Numbers (gpu.*, cpu.*) --------------------------------------------------------------------------------
     "wrong_numbers": Cause(
-        says="{gpus} computes wrong numbers: {wrong} of {checked} values differ",
+        says="{gpus}: wrong numbers, {wrong} of {checked} values differ",
         remedy=Remedy.REPLACE_GPU,
         do="Stop using it: every result is in doubt. Power-cycle the host and run again; if it returns, replace it",
         paste="torchtap selftest --only {check}",
@@ -602,7 +602,7 @@ CAUSES: dict[str, Cause] = {
         paste="python -m pip install --force-reinstall torch",
     ),
     "rnn_differs": Cause(
-        says="an LSTM gives other results on {gpus} than its reference: {wrong} of {checked} values differ",
+        says="{gpus}: an LSTM gives other results than its reference, {wrong} of {checked} values differ",
         remedy=Remedy.REINSTALL_TORCH,
         do="Check that only PyTorch's own cuDNN is loaded; if it is, the GPU is in doubt",
         paste="torchtap selftest --only torch.cudnn --only {check}",
@@ -624,6 +624,12 @@ CAUSES: dict[str, Cause] = {
         remedy=Remedy.FREE_GPU,
         do="End the process that holds it",
         paste="nvidia-smi",
+    ),
+    "kernel_missing": Cause(
+        says="this PyTorch has no code for a computation on {gpus}: {error}",
+        remedy=Remedy.CHANGE_VARIANT,
+        do="Use an image variant that is built for this GPU; the list of what this one is built for",
+        paste="python -c 'import torch; print(torch.cuda.get_arch_list())'",
     ),
     "kernel_failed": Cause(
         says="a computation on {gpus} fails: {error}",

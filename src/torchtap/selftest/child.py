@@ -302,7 +302,8 @@ def _compared(got: list[torch.Tensor], expected: list[torch.Tensor], tolerance: 
     checked = wrong = 0
     for one, other in zip(got, expected, strict=True):
         one, other = one.cpu().double(), other.cpu().double()  # noqa: PLW2901
-        near = (one - other).abs() <= tolerance * other.abs().max()  # False for NaN
+        finite = one.isfinite() & other.isfinite()
+        near = finite & ((one - other).abs() <= tolerance * other.abs().max())
         checked += near.numel()
         wrong += int((~near).sum().item())
     return {"checked": checked, "wrong": wrong}

@@ -115,7 +115,7 @@ def _step(name: str, said: dict[str, object], where: str) -> Step | None:
         value=value if isinstance(value, dict) else {},
         error=error if isinstance(error, str) else "",
         where=where,
-        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        seconds=seconds if isinstance(seconds, float) and 0 <= seconds < 1e9 else 0.0,
     )
 
 

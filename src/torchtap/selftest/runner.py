@@ -36,8 +36,7 @@ from torchtap.selftest.words import shorten
 DEVICE_VARIABLE = "TORCHTAP_DEVICE"
 # What torch's and CUDA's own words mean, before a check's own `on_error`. Searched in the text of the exception.
 ERROR_TEXTS: tuple[tuple[str, str], ...] = (
-    (r"no kernel image is available", "arch_unsupported"),
-    (r"driver on your system is too old", "driver_too_old_for_all"),
+    (r"no kernel image is available", "kernel_missing"),
     (r"SUBLIBRARY_VERSION_MISMATCH|cuDNN version incompatibility", "cudnn_mixed"),
     (r"out of memory", "gpu_memory_full"),
     (r"busy or unavailable", "gpu_busy"),
@@ -162,7 +161,7 @@ def _judge(check: Check, facts: Facts, before: Mapping[str, Result], left_out: C
     try:
         return check.judge(facts)
     except NotDoneError as error:
-        return _not_done(check, error, facts)
+        return _not_done(check, error)
     except (UnreadableError, NotThisFormError) as error:
         return unknown("unreadable", str(error), what=str(error))
     except Exception as error:  # one broken check must not take the report away, nor pass
@@ -177,7 +176,7 @@ def _blocks(result: Result) -> bool:
     return result.status not in (Status.PASS, Status.WARN)
 
 
-def _not_done(check: Check, error: NotDoneError, facts: Facts) -> Judged:
+def _not_done(check: Check, error: NotDoneError) -> Judged:
     """What it means that a step gave no result."""
     step, answer = error.step, error.child.answer
     name = f"{step.name} ({step.where})" if step.where else step.name
@@ -195,21 +194,10 @@ def _not_done(check: Check, error: NotDoneError, facts: Facts) -> Judged:
         first = step.error.splitlines()[0] if step.error else "an exception without a text"
         cause = next((cause for text, cause in ERROR_TEXTS if re.search(text, step.error)), check.on_error)
         where = step.where or "the GPU"
-        return failed(cause, first, **values, error=first, gpus=where, **_of_torch(facts))
+        return failed(cause, first, **values, error=first, gpus=where)
     broken = error.child.broken_step
     reason = f"it ended in {broken.name}" if broken is not None else step.error or "it was not started"
     return unknown("not_reached", f"not reached: {reason}", **values, reason=reason)
-
-
-def _of_torch(facts: Facts) -> dict[str, object]:
-    """Values of torch that the texts of its errors name."""
-    child = facts.child
-    if child is None:
-        return {}
-    torch, build = child.step("torch.import").value, child.step("torch.build").value
-    archs = build.get("arch_list")
-    arch_list = " ".join(str(arch) for arch in archs) if isinstance(archs, list) else "?"
-    return {"build": f"PyTorch {torch.get('version')}", "arch_list": arch_list}
 
 
 def _result(check: Check, judged: Judged, facts: Facts) -> Result:

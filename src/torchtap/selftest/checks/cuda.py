@@ -191,7 +191,6 @@ CHECKS = (
             "gpus_missing_in_cuda",
             "gpu_busy",
             "gpu_memory_full",
-            "driver_too_old_for_all",
         ),
         on_error="torch_cuda_failed",
         scope=Scope.REAL_GPU,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torchtap.selftest.check import Check, Judged, UnreadableError, failed, passed, skipped, unknown, warned
 from torchtap.selftest.facts import Facts
 from torchtap.selftest.smi import Finding, Verdict
@@ -114,21 +116,25 @@ def judge_version(facts: Facts) -> Judged:
     spoken = facts.need_child.step("cuda.init").value.get("cuda")
     if not isinstance(spoken, str) or not spoken.partition(".")[0].isdecimal():
         return unknown("version_unreadable", "no version anywhere", floor=version(floor))
+    spoken_major = int(spoken.partition(".")[0])
+    if spoken_major >= major:
+        return passed(f"speaks CUDA {spoken} (its own number is not readable)", cuda=spoken)
     values = {
-        "driver": f"of CUDA {spoken}",
+        "driver": f"for CUDA {spoken}",
         "floor": f"one for CUDA {major}",
         "build": f"PyTorch with CUDA {cuda}",
     }
-    if int(spoken.partition(".")[0]) < major:
-        return failed("driver_too_old_for_all", f"speaks CUDA {spoken}; {cuda} is needed", **values)
-    return passed(f"speaks CUDA {spoken} (its own number is not readable)", **values)
+    at_least = FLOORS.get(spoken_major, ())  # what a driver that speaks this CUDA must be
+    return _too_old(facts, at_least, f"speaks CUDA {spoken}; {cuda} is needed", values)
 
 
 def _compare(facts: Facts, driver: Driver, floor: Driver, build: str) -> Judged:
-    values: dict[str, object] = {"driver": version(driver), "floor": version(floor), "build": build}
+    values = {"driver": version(driver), "floor": version(floor), "build": build}
     seen = f"{version(driver)} (needed: {version(floor)})"
-    if driver >= floor:
-        return passed(seen, **values)
+    return passed(seen, **values) if driver >= floor else _too_old(facts, driver, seen, values)
+
+
+def _too_old(facts: Facts, driver: Driver, seen: str, values: Mapping[str, object]) -> Judged:
     fits = fitting_variant(driver, _capability(facts))
     if fits is None:
         return failed("driver_too_old_for_all", seen, **values)

@@ -1,0 +1,580 @@
+"""Machines, as facts: a name, how they differ from a good host, and the one cause that must be named first.
+
+Shared by the tests of checks, of reports and of texts. Rows of nvidia-smi come from the recorded H200 (examples.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torchtap.selftest.child import AFTER
+from torchtap.selftest.examples import GOOD_STEPS, H200, HOST, T4, child_answer, good, smi_answers
+from torchtap.selftest.facts import Facts, SmiFacts
+from torchtap.selftest.host import Host, PciGpu
+from torchtap.selftest.manifest import Manifest
+from torchtap.selftest.probe import read_lines
+from torchtap.selftest.process import Answer
+from torchtap.selftest.query import ask_smi
+from torchtap.selftest.status import Device
+
+MANIFEST = Manifest(
+    path="/opt/torchtap/manifest.json",
+    variant="cu130",
+    torch="2.14.1",
+    cuda="13.0",
+    cudnn=92400,
+    arch_list=("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
+    driver_floor=(580, 65, 6),
+)
+MISSING = "libcuda.so.1: cannot open shared object file: No such file or directory"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One machine and what must be said of it: (check, status, cause) of the first finding; None for a pass."""
+
+    name: str
+    facts: Facts
+    check: str
+    status: str
+    cause: str
+
+
+def steps(**changes: Mapping[str, object] | None) -> dict[str, Mapping[str, object]]:
+    """The good steps with values changed (`__` for a dot); None leaves the step out."""
+    named = {name.replace("__", "."): change for name, change in changes.items()}
+    merged: dict[str, Mapping[str, object]] = {}
+    for name, value in GOOD_STEPS.items():
+        change = named.get(name, {})
+        if change is not None:
+            merged[name] = {**value, **change}
+    return merged
+
+
+def child(dies_in: str = "", rc: int | None = 0, **changes: Mapping[str, object] | None) -> Facts:
+    return replace(good(), child=read_lines(child_answer(steps(**changes), dies_in=dies_in, rc=rc)))
+
+
+def error(step: str, text: str) -> Facts:
+    """A step that ended in an exception; those that need it were left out, as the process itself does."""
+    bad, lines = {step}, []
+    for name, value in GOOD_STEPS.items():
+        end: dict[str, object] = {"state": "done", "value": value}
+        if name == step:
+            end = {"state": "error", "error": text}
+        elif bad & set(AFTER.get(name, ())):
+            bad.add(name)
+            end = {"state": "left out", "error": f"{step} failed"}
+        lines += [{"step": name, "state": "start"}, {"step": name, "seconds": 0.1, **end}]
+    said = "".join(json.dumps(line) + "\n" for line in [*lines, {"state": "end"}])
+    return replace(good(), child=read_lines(Answer(command=("child",), text=said, rc=0)))
+
+
+def rows(*changes: Mapping[str, str]) -> Facts:
+    gpus = [
+        {**H200, "index": str(n), "uuid": f"{H200['uuid'][:-1]}{n}", **change}
+        for n, change in enumerate(changes)
+    ]
+    count = len(gpus)
+    seen = [
+        {"index": n, "name": "NVIDIA H200", "capability": "9.0", "memory_mib": 143156} for n in range(count)
+    ]
+    answered = child(torch__cuda={"gpus": seen}).child
+    return replace(good(), smi=smi_answers(gpus), child=answered)
+
+
+def said(text: str, rc: int = 255, **options: object) -> Facts:
+    """nvidia-smi prints this and nothing else; CUDA does not start either."""
+    answer = Answer(command=("nvidia-smi",), text=text, rc=rc, seconds=0.1)
+    facts = child(cuda__init={"code": 999, "count": 0}, torch__cuda=None)
+    return replace(facts, smi=asked(replace(answer, **options)))  # type: ignore[arg-type]
+
+
+def asked(answer: Answer) -> SmiFacts:
+    return ask_smi(["index"], find=lambda: "/usr/bin/nvidia-smi", run=lambda *_, **__: answer)
+
+
+def bare(**changes: object) -> Facts:
+    """No device node: nvidia-smi and libcuda are not here either."""
+    host = replace(HOST, **{"nodes": (), "env": {}, **changes})  # type: ignore[arg-type]
+    no_cuda = {"found": False, "path": None, "nvml_path": None, "error": MISSING}
+    facts = child(nodes={"nodes": {}}, cuda__library=no_cuda, cuda__init=None, torch__cuda=None)
+    return replace(facts, host=host, smi=SmiFacts(path=None))
+
+
+def code(number: int, host: Host = HOST, name: str = "") -> Facts:
+    facts = child(cuda__init={"code": number, "name": name, "count": 0}, torch__cuda=None)
+    return replace(facts, host=host)
+
+
+def env(**variables: str) -> Host:
+    return replace(HOST, env={**HOST.env, **variables})
+
+
+def driver(version: str, capability: str = "7.5") -> Facts:
+    library = {"path": f"/usr/lib/libcuda.so.{version}", "nvml_path": None}
+    gpu = {**T4, "driver_version": version, "compute_cap": capability}
+    facts = child(cuda__library=library, torch__cuda=None)
+    return replace(facts, smi=smi_answers([gpu]), host=replace(HOST, driver_text="", module_version=version))
+
+
+def opened(**nodes: str) -> Facts:
+    """Opening nodes says this; CUDA does not start."""
+    facts = said("Failed to initialize NVML: Unknown Error")
+    named = {f"/dev/{name}": end for name, end in nodes.items()}
+    return replace(
+        facts,
+        child=child(nodes={"nodes": named}, cuda__init={"code": 100, "count": 0}, torch__cuda=None).child,
+    )
+
+
+def gpu(check: str, **values: object) -> Facts:
+    changed: Mapping[str, object] = {"gpus": [{"index": 0, "checked": 8320, "wrong": 0, **values}]}
+    return replace(good(), child=read_lines(child_answer({**GOOD_STEPS, check: changed})))
+
+
+NO_UVM = replace(HOST, nodes=tuple(node for node in HOST.nodes if "uvm" not in node.path))
+OFF_BUS = "Unable to determine the device handle for GPU0000:5E:00.0: Unknown Error"
+ARCH = {"gpus": [{"index": 0, "name": "Tesla V100-SXM2-16GB", "capability": "7.0", "memory_mib": 16160}]}
+KEPLER = {"gpus": [{"index": 0, "name": "Tesla K80", "capability": "3.7", "memory_mib": 11441}]}
+
+SCENARIOS = [
+    Scenario("all is well", good(), "", "pass", ""),
+    Scenario("all is well, in the image", replace(good(), manifest=MANIFEST), "", "pass", ""),
+    # device.nodes
+    Scenario(
+        "bare host without GPU",
+        bare(container=None, module_loaded=False, pci=(), driver_text="", module_version=""),
+        "device.nodes",
+        "fail",
+        "no_gpu_in_host",
+    ),
+    Scenario(
+        "container on such a host",
+        bare(module_loaded=False, pci=()),
+        "device.nodes",
+        "fail",
+        "no_gpu_in_container",
+    ),
+    Scenario("container without --gpus", bare(), "device.nodes", "fail", "container_without_gpu"),
+    Scenario(
+        "hidden by the image's variable",
+        bare(env={"NVIDIA_VISIBLE_DEVICES": "void"}),
+        "device.nodes",
+        "fail",
+        "gpu_hidden_from_container",
+    ),
+    Scenario("no /sys", bare(module_loaded=None, pci=None), "device.nodes", "fail", "nothing_visible"),
+    Scenario(
+        "driver not loaded",
+        bare(module_loaded=False, pci=(PciGpu(address="0000:41:00.0", driver=""),)),
+        "device.nodes",
+        "fail",
+        "driver_not_loaded",
+    ),
+    Scenario(
+        "nouveau",
+        bare(module_loaded=False, pci=(PciGpu(address="0000:41:00.0", driver="nouveau"),), container=None),
+        "device.nodes",
+        "fail",
+        "nouveau_bound",
+    ),
+    Scenario(
+        "vfio",
+        bare(module_loaded=False, pci=(PciGpu(address="0000:41:00.0", driver="vfio-pci"),), container=None),
+        "device.nodes",
+        "fail",
+        "vfio_bound",
+    ),
+    Scenario("nodes missing on a host", bare(container=None), "device.nodes", "fail", "nodes_missing"),
+    Scenario("WSL without a GPU", bare(container=None, wsl=True), "device.nodes", "fail", "wsl_blocked"),
+    Scenario("cgroup lost the devices", opened(nvidia0="EPERM"), "device.nodes", "fail", "devices_revoked"),
+    Scenario("nodes of another group", opened(nvidiactl="EACCES"), "device.nodes", "fail", "no_permission"),
+    Scenario("stale node", opened(nvidiactl="ENXIO"), "device.nodes", "fail", "node_stale"),
+    # driver.smi
+    Scenario(
+        "nvidia-smi hangs",
+        replace(
+            child(nodes=None, cuda__init=None, torch__cuda=None),
+            smi=asked(Answer(command=("nvidia-smi",), timed_out=True, seconds=20.0, stuck_pid=4711)),
+        ),
+        "driver.smi",
+        "fail",
+        "smi_hung",
+    ),
+    Scenario(
+        "no nvidia-smi, CUDA works",
+        replace(good(), smi=SmiFacts(path=None)),
+        "driver.smi",
+        "warn",
+        "smi_missing",
+    ),
+    Scenario(
+        "devices without libraries",
+        replace(bare(), host=HOST),
+        "driver.smi",
+        "fail",
+        "driver_libraries_missing",
+    ),
+    Scenario(
+        "a file that cannot run",
+        said("", not_started="Exec format error"),
+        "driver.smi",
+        "fail",
+        "smi_broken",
+    ),
+    Scenario("nvidia-smi crashes", said("", rc=-11), "driver.smi", "fail", "smi_crashed"),
+    Scenario("nvidia-smi babbles", said("lorem ipsum", rc=0), "driver.smi", "unknown", "smi_unreadable"),
+    Scenario(
+        "a usage error", said("ERROR: Option --x is not recognized."), "driver.smi", "unknown", "usage_error"
+    ),
+    Scenario(
+        "a field of ours is refused",
+        said('Field "index" is not a valid field to query.', rc=2),
+        "driver.smi",
+        "unknown",
+        "field_refused",
+    ),
+    Scenario(
+        "libraries of another version",
+        said(
+            "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 570.124", rc=18
+        ),
+        "driver.smi",
+        "fail",
+        "driver_library_mismatch",
+    ),
+    Scenario("no devices", said("No devices were found", rc=6), "driver.smi", "fail", "no_devices"),
+    Scenario(
+        "foreign library",
+        said(
+            "Mismatch in versions between nvidia-smi and NVML.\nAre you sure you are using nvidia-smi provided"
+        ),
+        "driver.smi",
+        "fail",
+        "foreign_nvml",
+    ),
+    Scenario("off the bus", said(OFF_BUS), "driver.smi", "fail", "gpu_fell_off_bus"),
+    Scenario(
+        "power",
+        said("Failed to initialize NVML: Insufficient External Power"),
+        "driver.smi",
+        "fail",
+        "power_cable",
+    ),
+    Scenario("interrupts", said("", rc=10), "driver.smi", "fail", "interrupt_issue"),
+    Scenario(
+        "a new word of NVML", said("Failed to initialize NVML: Moon"), "driver.smi", "fail", "nvml_error"
+    ),
+    # gpu.state, gpu.ecc, gpu.clocks, gpu.pcie
+    Scenario(
+        "one of two lost",
+        rows({}, {name: "[GPU is lost]" for name in H200 if name not in ("index", "name", "uuid")}),
+        "gpu.state",
+        "fail",
+        "gpu_lost",
+    ),
+    Scenario(
+        "reset", rows({"memory.total": "[GPU requires reset]"}), "gpu.state", "fail", "gpu_requires_reset"
+    ),
+    Scenario("action", rows({"gpu_recovery_action": "Reset"}), "gpu.state", "fail", "recovery_needed"),
+    Scenario("error cell", rows({"temperature.gpu": "ERR!"}), "gpu.state", "fail", "gpu_unreadable"),
+    Scenario(
+        "broken sensor", rows({"fabric.state": "[Unknown Error]"}), "gpu.state", "warn", "field_unreadable"
+    ),
+    Scenario(
+        "MIG without instances",
+        replace(
+            rows({"mig.mode.current": "Enabled"}),
+            smi=ask_smi(
+                ["mig.mode.current"],
+                find=lambda: "nvidia-smi",
+                run=lambda command, **_: Answer(
+                    command=tuple(command),
+                    text=(
+                        f"GPU 0: NVIDIA H200 (UUID: {H200['uuid']})\n"
+                        if command[1] == "-L"
+                        else ", ".join(
+                            {**H200, "mig.mode.current": "Enabled"}.get(name, "[N/A]")
+                            for name in command[1].partition("=")[2].split(",")
+                        )
+                    ),
+                    rc=0,
+                ),
+            ),
+        ),
+        "gpu.state",
+        "fail",
+        "mig_no_instance",
+    ),
+    Scenario("prohibited", rows({"compute_mode": "Prohibited"}), "gpu.state", "fail", "compute_prohibited"),
+    Scenario(
+        "exclusive", rows({"compute_mode": "Exclusive_Process"}), "gpu.state", "warn", "compute_exclusive"
+    ),
+    Scenario("fabric", rows({"fabric.state": "In Progress"}), "gpu.state", "fail", "fabric_not_ready"),
+    Scenario(
+        "memory errors",
+        rows({}, {"ecc.errors.uncorrected.volatile.total": "7"}),
+        "gpu.ecc",
+        "fail",
+        "ecc_uncorrected",
+    ),
+    Scenario(
+        "old errors",
+        rows({"ecc.errors.uncorrected.aggregate.total": "2"}),
+        "gpu.ecc",
+        "warn",
+        "ecc_uncorrected_earlier",
+    ),
+    Scenario(
+        "SRAM",
+        rows({"ecc.errors.uncorrected.aggregate.sram.thresholdExceeded": "Yes"}),
+        "gpu.ecc",
+        "fail",
+        "ecc_threshold",
+    ),
+    Scenario("remap pending", rows({"remapped_rows.pending": "Yes"}), "gpu.ecc", "fail", "remap_pending"),
+    Scenario("remap failed", rows({"remapped_rows.failure": "Yes"}), "gpu.ecc", "fail", "remap_failed"),
+    Scenario(
+        "remap exhausted", rows({"remapped_rows.uncorrectable": "600"}), "gpu.ecc", "fail", "remap_exhausted"
+    ),
+    Scenario("retirement", rows({"retired_pages.pending": "Yes"}), "gpu.ecc", "fail", "retirement_pending"),
+    Scenario("pages", rows({"retired_pages.double_bit.count": "20"}), "gpu.ecc", "warn", "pages_retired"),
+    Scenario(
+        "heat", rows({"clocks_throttle_reasons.active": "0x48"}), "gpu.clocks", "warn", "thermal_slowdown"
+    ),
+    Scenario("brake", rows({"clocks_throttle_reasons.active": "0x80"}), "gpu.clocks", "warn", "power_brake"),
+    Scenario(
+        "slowdown", rows({"clocks_throttle_reasons.active": "0x8"}), "gpu.clocks", "warn", "hw_slowdown"
+    ),
+    Scenario("hot", rows({"temperature.gpu": "88"}), "gpu.clocks", "warn", "too_hot"),
+    Scenario("narrow", rows({"pcie.link.width.current": "8"}), "gpu.pcie", "warn", "pcie_narrow"),
+    # driver.version
+    Scenario("old driver", driver("550.163.01"), "driver.version", "fail", "driver_too_old"),
+    Scenario("very old driver", driver("470.82.01"), "driver.version", "fail", "driver_too_old_for_all"),
+    Scenario(
+        "no version anywhere",
+        replace(
+            child(cuda__init={"cuda": None}),
+            smi=smi_answers([{**H200, "driver_version": "[N/A]"}]),
+            host=replace(HOST, driver_text="", module_version=""),
+        ),
+        "driver.version",
+        "unknown",
+        "version_unreadable",
+    ),
+    # lib.libcuda
+    Scenario(
+        "utility only",
+        replace(
+            child(cuda__library={"found": False, "error": MISSING}, cuda__init=None, torch__cuda=None),
+            host=env(NVIDIA_DRIVER_CAPABILITIES="utility"),
+        ),
+        "lib.libcuda",
+        "fail",
+        "libcuda_missing",
+    ),
+    Scenario(
+        "incomplete libcuda",
+        child(cuda__library={"found": False, "error": "libnvidia-x.so.590: cannot open shared object file"}),
+        "lib.libcuda",
+        "fail",
+        "libcuda_broken",
+    ),
+    Scenario(
+        "stubs first",
+        child(cuda__library={"path": "/usr/local/cuda/lib64/stubs/libcuda.so"}),
+        "lib.libcuda",
+        "fail",
+        "libcuda_stub",
+    ),
+    Scenario(
+        "compat first",
+        child(cuda__library={"path": "/usr/local/cuda/compat/libcuda.so.575.57.08"}),
+        "lib.libcuda",
+        "warn",
+        "libcuda_compat",
+    ),
+    Scenario(
+        "simulated",
+        child(cuda__library={"simulated": True}, torch__cuda=None),
+        "gpu.simulated",
+        "warn",
+        "simulated",
+    ),
+    # cuda.init
+    Scenario("3", code(3), "cuda.init", "fail", "cuda_incomplete_driver"),
+    Scenario("34", code(34), "cuda.init", "fail", "libcuda_stub"),
+    Scenario("46", code(46), "cuda.init", "fail", "gpu_busy"),
+    Scenario("100", code(100), "cuda.init", "fail", "no_cuda_device"),
+    Scenario(
+        "100, all hidden",
+        code(100, env(CUDA_VISIBLE_DEVICES="")),
+        "cuda.init",
+        "fail",
+        "cuda_visible_devices",
+    ),
+    Scenario("100, no uvm", code(100, NO_UVM), "cuda.init", "fail", "uvm_missing"),
+    Scenario(
+        "101", code(101, env(CUDA_VISIBLE_DEVICES="0,7")), "cuda.init", "fail", "invalid_device_ordinal"
+    ),
+    Scenario("304", code(304), "cuda.init", "fail", "os_call_failed"),
+    Scenario("802", code(802), "cuda.init", "fail", "fabric_manager_missing"),
+    Scenario("803", code(803), "cuda.init", "fail", "driver_library_mismatch"),
+    Scenario("804", code(804), "cuda.init", "fail", "compat_not_supported"),
+    Scenario("999", code(999), "cuda.init", "fail", "cuda_unknown_error"),
+    Scenario("999, no uvm", code(999, NO_UVM), "cuda.init", "fail", "uvm_missing"),
+    Scenario("another code", code(719, name="CUDA_ERROR_LAUNCH_FAILED"), "cuda.init", "fail", "cuda_error"),
+    # torch.*
+    Scenario(
+        "no torch",
+        error("torch.import", "ModuleNotFoundError: No module named 'torch'"),
+        "torch.build",
+        "fail",
+        "torch_missing",
+    ),
+    Scenario(
+        "CPU wheel on a GPU host",
+        child(torch__import={"version": "2.14.1+cpu", "cuda": None}, torch__build={"arch_list": []}),
+        "torch.build",
+        "fail",
+        "cpu_only_build",
+    ),
+    Scenario(
+        "another torch in the image",
+        replace(child(torch__import={"version": "2.13.0+cu130"}), manifest=MANIFEST),
+        "torch.build",
+        "warn",
+        "torch_drift",
+    ),
+    Scenario(
+        "a broken manifest",
+        replace(good(), manifest=Manifest(path="/opt/torchtap/manifest.json", error="not JSON")),
+        "torch.build",
+        "unknown",
+        "manifest_unreadable",
+    ),
+    Scenario(
+        "another cuDNN",
+        child(torch__cudnn={"version": 91002, "files": ["/usr/lib/x86_64-linux-gnu/libcudnn.so.9"]}),
+        "torch.cudnn",
+        "warn",
+        "cudnn_drift",
+    ),
+    Scenario(
+        "mixed cuDNN",
+        error(
+            "torch.cudnn",
+            "RuntimeError: cuDNN version incompatibility: PyTorch was compiled against (9, 24, 0)",
+        ),
+        "torch.cudnn",
+        "fail",
+        "cudnn_mixed",
+    ),
+    Scenario(
+        "torch does not start",
+        error("torch.cuda", "RuntimeError: odd"),
+        "torch.cuda",
+        "fail",
+        "torch_cuda_failed",
+    ),
+    Scenario(
+        "torch finds the GPU busy",
+        error("torch.cuda", "RuntimeError: CUDA-capable device(s) is/are busy or unavailable"),
+        "torch.cuda",
+        "fail",
+        "gpu_busy",
+    ),
+    Scenario(
+        "torch misses a GPU",
+        replace(rows({}, {}), child=child().child),
+        "torch.cuda",
+        "fail",
+        "gpus_missing_in_cuda",
+    ),
+    Scenario("Volta with cu130", child(torch__cuda=ARCH), "torch.arch", "fail", "arch_unsupported"),
+    Scenario("Kepler", child(torch__cuda=KEPLER), "torch.arch", "fail", "arch_unsupported_by_all"),
+    Scenario(
+        "PTX only",
+        child(torch__build={"arch_list": ["sm_75", "compute_75"]}),
+        "torch.arch",
+        "warn",
+        "arch_from_ptx",
+    ),
+    # numbers
+    Scenario("wrong product", gpu("gpu.matmul", wrong=3), "gpu.matmul", "fail", "wrong_numbers"),
+    Scenario(
+        "no kernel",
+        error("gpu.matmul", "AcceleratorError: no kernel image is available"),
+        "gpu.matmul",
+        "fail",
+        "kernel_missing",
+    ),
+    Scenario(
+        "memory full",
+        error("gpu.matmul", "OutOfMemoryError: CUDA out of memory."),
+        "gpu.matmul",
+        "fail",
+        "gpu_memory_full",
+    ),
+    Scenario(
+        "a kernel fails",
+        error("gpu.matmul", "AcceleratorError: unspecified launch failure"),
+        "gpu.matmul",
+        "fail",
+        "kernel_failed",
+    ),
+    Scenario(
+        "cuDNN fails",
+        error("gpu.cudnn", "RuntimeError: CUDNN_STATUS_NOT_INITIALIZED"),
+        "gpu.cudnn",
+        "fail",
+        "cudnn_failed",
+    ),
+    Scenario("another LSTM", gpu("gpu.rnn", wrong=1), "gpu.rnn", "fail", "rnn_differs"),
+    Scenario("a bad CPU", gpu("cpu.matmul", wrong=1, index=-1), "cpu.matmul", "fail", "wrong_numbers_cpu"),
+    Scenario(
+        "no LSTM on the CPU", error("cpu.rnn", "RuntimeError: odd"), "cpu.rnn", "fail", "computation_failed"
+    ),
+    # the process
+    Scenario(
+        "crash",
+        child("gpu.matmul", -6, gpu__matmul=None, gpu__cudnn=None, gpu__rnn=None),
+        "gpu.matmul",
+        "fail",
+        "child_crashed",
+    ),
+    Scenario(
+        "hang",
+        child(
+            "cuda.init",
+            None,
+            cuda__init=None,
+            torch__cuda=None,
+            gpu__matmul=None,
+            gpu__cudnn=None,
+            gpu__rnn=None,
+        ),
+        "cuda.init",
+        "fail",
+        "child_hung",
+    ),
+    Scenario(
+        "silence",
+        child("torch.cuda", 0, torch__cuda=None, gpu__matmul=None, gpu__cudnn=None, gpu__rnn=None),
+        "torch.cuda",
+        "fail",
+        "child_silent",
+    ),
+    Scenario(
+        "garbage for a number",
+        gpu("gpu.matmul", wrong="none"),
+        "gpu.matmul",
+        "unknown",
+        "unreadable",
+    ),
+    # by design
+    Scenario("no GPU by design", replace(bare(), device=Device.CPU), "", "pass", ""),
+]

@@ -1,0 +1,380 @@
+"""Judging: cells first, text second, exit code last; kinds of output beyond the recorded ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchtap.selftest.causes import CAUSES
+from torchtap.selftest.smi import Verdict, judge
+from torchtap.selftest.smi.rules import RULES
+from torchtap.selftest.smi.texts import EXIT_CODES, NVML_ERRORS, SENTENCES, XIDS
+
+UUID = "GPU-11111111-2222-3333-4444-555555555500"
+
+
+def query(**cells: str):
+    """Judge one GPU with these cells (`__` stands for a dot)."""
+    names = {name.replace("__", "."): text for name, text in cells.items()}
+    command = f"nvidia-smi --query-gpu=index,{','.join(names)} --format=csv,noheader,nounits"
+    return judge(f"0, {', '.join(names.values())}\n", rc=0, command=command)
+
+
+@pytest.mark.parametrize(
+    ("cells", "verdict", "cause"),
+    [
+        ({"ecc__errors__uncorrected__volatile__total": "3"}, "fail", "ecc_uncorrected"),
+        ({"ecc__errors__uncorrected__aggregate__total": "2"}, "warn", "ecc_uncorrected_earlier"),
+        ({"ecc__errors__uncorrected__aggregate__sram__thresholdExceeded": "Yes"}, "fail", "ecc_threshold"),
+        ({"remapped_rows__pending": "Yes"}, "fail", "remap_pending"),
+        ({"remapped_rows__pending": "1"}, "fail", "remap_pending"),
+        ({"remapped_rows__failure": "Yes"}, "fail", "remap_failed"),
+        ({"remapped_rows__uncorrectable": "512"}, "fail", "remap_exhausted"),
+        ({"retired_pages__pending": "Yes"}, "fail", "retirement_pending"),
+        ({"retired_pages__double_bit__count": "63"}, "fail", "pages_retired"),
+        ({"retired_pages__double_bit__count": "15"}, "warn", "pages_retired"),
+        ({"gpu_recovery_action": "Drain and Reset"}, "fail", "recovery_needed"),
+        ({"reset_status__reset_required": "Yes"}, "fail", "gpu_requires_reset"),
+        ({"reset_status__drain_and_reset_recommended": "Yes"}, "fail", "recovery_needed"),
+        ({"clocks_throttle_reasons__active": "0x0000000000000048"}, "warn", "thermal_slowdown"),
+        ({"clocks_event_reasons__active": "0x0000000000000088"}, "warn", "power_brake"),
+        ({"clocks_throttle_reasons__active": "0x0000000000000020"}, "warn", "thermal_slowdown"),
+        ({"clocks_throttle_reasons__active": "0x0000000000000008"}, "warn", "hw_slowdown"),
+        ({"temperature__gpu": "85"}, "warn", "too_hot"),
+        ({"temperature__gpu": "70", "temperature__gpu__tlimit": "4"}, "warn", "too_hot"),
+        ({"temperature__gpu": "95", "temperature__gpu__tlimit": "0"}, "fail", "too_hot"),
+        ({"pcie__link__width__current": "8", "pcie__link__width__max": "16"}, "warn", "pcie_narrow"),
+        ({"pcie__link__width__current": "4", "pcie__link__width__max": "16"}, "fail", "pcie_narrow"),
+        ({"compute_mode": "Prohibited"}, "fail", "compute_prohibited"),
+        ({"compute_mode": "Exclusive_Process"}, "warn", "compute_exclusive"),
+        ({"fabric__state": "In Progress", "fabric__status": "N/A"}, "fail", "fabric_not_ready"),
+        ({"fabric__state": "state  Not Started"}, "fail", "fabric_not_ready"),
+        (
+            {"fabric__state": "Completed", "fabric__status": "Insufficient Resources"},
+            "fail",
+            "fabric_not_ready",
+        ),
+        ({"memory__total": "[Unknown Error]"}, "fail", "gpu_unreadable"),
+        ({"temperature__gpu": "ERR!"}, "fail", "gpu_unreadable"),
+        ({"fan__speed": "[Unknown Error]"}, "warn", "field_unreadable"),
+        ({"memory__total": "[GPU requires reset]"}, "fail", "gpu_requires_reset"),
+        ({"memory__total": "lorem"}, "unknown", "smi_unreadable"),
+    ],
+)
+def test_a_value_gives_its_verdict_and_cause(cells: dict[str, str], verdict: str, cause: str):
+    """One bad value at GPU 0."""
+    said = query(**cells)
+    assert (said.verdict.value, said.causes) == (verdict, ((0, cause),))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"ecc__errors__uncorrected__volatile__total": "0", "remapped_rows__pending": "0"},
+        {"remapped_rows__uncorrectable": "511", "retired_pages__double_bit__count": "14"},
+        {"clocks_throttle_reasons__active": "0x0000000000000117"},  # idle, clocks, cap, sync, display
+        {"temperature__gpu": "84"},
+        {"temperature__gpu": "90", "temperature__gpu__tlimit": "6"},
+        {"pcie__link__gen__current": "1", "pcie__link__gen__max": "4"},
+        {"persistence_mode": "Disabled", "mig__mode__current": "Enabled"},
+        {"memory__total": "16384", "ecc__mode__current": "[N/A]", "power__limit": "[Not Supported]"},
+        {"fabric__state": "state  Completed", "fabric__status": "Success"},
+        {"memory__used": "71000", "temperature__gpu": "60"},
+    ],
+)
+def test_values_at_their_limits_pass(cells: dict[str, str]):
+    """Just below every limit, and what is a note only."""
+    said = query(**cells)
+    assert (said.verdict.value, said.causes) == ("pass", ())
+
+
+def test_every_rule_is_reached_by_the_values_above():
+    """No rule that no test has seen speak."""
+    (parameters,) = [
+        mark.args[1]
+        for mark in test_a_value_gives_its_verdict_and_cause.pytestmark
+        if mark.name == "parametrize"
+    ]
+    asked = {name.replace("__", ".") for cells, _, _ in parameters for name in cells}
+    assert {rule.fields[0] for rule in RULES} <= asked
+
+
+def test_new_errors_are_not_reported_twice_as_old_ones():
+    """Volatile errors are part of the aggregate count."""
+    said = query(
+        ecc__errors__uncorrected__volatile__total="1", ecc__errors__uncorrected__aggregate__total="1"
+    )
+    assert said.causes == ((0, "ecc_uncorrected"),)
+
+
+def test_a_lost_gpu_is_only_lost():
+    """Its other cells say no more, and the other GPU's row is still judged."""
+    command = (
+        "nvidia-smi --query-gpu=index,temperature.gpu,memory.total,fan.speed --format=csv,noheader,nounits"
+    )
+    said = judge(
+        "0, 90, 81920, 30\n1, [GPU is lost], [Unknown Error], [GPU is lost]\n", rc=0, command=command
+    )
+    assert said.causes == ((0, "too_hot"), (1, "gpu_lost"))
+
+
+def test_only_unpermitted_cells_are_a_fault_some_are_not():
+    """A container with one MIG instance may not read everything."""
+    assert query(memory__total="[Insufficient Permissions]", temperature__gpu="33").verdict.value == "pass"
+    command = "nvidia-smi --query-gpu=memory.total,temperature.gpu --format=csv,noheader"
+    said = judge("[Insufficient Permissions], [Insufficient Permissions]\n", rc=0, command=command)
+    assert said.causes == ((0, "no_permission"),)
+
+
+@pytest.mark.parametrize("reason", [reason for reason, _ in NVML_ERRORS])
+def test_nvmls_words_mean_the_same_at_start_and_for_one_gpu(reason: str):
+    """After "Failed to initialize NVML:" and after "Unable to determine the device handle"."""
+    cause = dict(NVML_ERRORS)[reason]
+    for text in (
+        f"Failed to initialize NVML: {reason.capitalize()}",
+        f"Unable to determine the device handle for GPU 0000:3B:00.0: {reason.capitalize()}",
+    ):
+        said = judge(text, rc=255, command="nvidia-smi")
+        assert (said.verdict.value, said.causes) == ("fail", ((None, cause),))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Unable to determine the device handle for GPU 0000:3B:00.0: Unknown Error",
+        "Unable to determine the device handle for GPU0000:5E:00.0: Unknown Error",
+        "Unable to determine the device handle for GPU0: 0000:61:00.0: Unknown Error",
+        "Unable to determine the device handle for gpu 00000000:61:00.0: Unknown Error",
+    ],
+)
+def test_every_spelling_of_a_missing_handle_names_the_bus(text: str):
+    """Old, 535-550, from 572; the bus id is in all of them."""
+    said = judge(text, command="nvidia-smi")
+    assert said.causes == ((None, "gpu_fell_off_bus"),)
+    assert str(said.findings[0].values["bus"]).endswith(("3B:00.0", "5E:00.0", "61:00.0"))
+
+
+def test_an_nvml_error_that_nobody_knows_is_still_a_failure():
+    """With its words kept."""
+    said = judge("Failed to initialize NVML: The moon is full", rc=255)
+    assert said.causes == ((None, "nvml_error"),)
+    assert said.findings[0].values["reason"] == "The moon is full"
+
+
+@pytest.mark.parametrize(("rc", "expected"), EXIT_CODES.items())
+def test_an_exit_code_decides_where_nothing_else_does(rc: int, expected: tuple[Verdict, str]):
+    """Nothing printed. A warning proves nothing else to be well, so it stays unknown."""
+    verdict, cause = expected
+    said = judge("", rc=rc, command="nvidia-smi")
+    assert said.verdict.value == ("unknown" if verdict.value == "warn" else verdict.value)
+    assert said.causes[0] == (None, cause)
+
+
+def test_an_exit_code_does_not_overrule_a_cell():
+    """A lost GPU with exit code 4 is a lost GPU."""
+    command = "nvidia-smi --query-gpu=index,temperature.gpu --format=csv,noheader"
+    assert judge("0, [GPU is lost]\n", rc=4, command=command).causes == ((0, "gpu_lost"),)
+
+
+@pytest.mark.parametrize(
+    ("rc", "verdict", "cause"),
+    [(15, "fail", "gpu_lost"), (14, "warn", "inforom_corrupt"), (77, "unknown", "smi_exit_code")],
+)
+def test_good_rows_with_a_bad_exit_code_are_no_pass(rc: int, verdict: str, cause: str):
+    """It has something to say that its output does not show."""
+    said = judge(
+        "0, 33\n", rc=rc, command="nvidia-smi --query-gpu=index,temperature.gpu --format=csv,noheader"
+    )
+    assert (said.verdict.value, said.causes) == (verdict, ((None, cause),))
+
+
+@pytest.mark.parametrize("rc", [-11, 139, -6, 134])
+def test_a_signal_is_a_crash(rc: int):
+    """As Python and as a shell write it."""
+    assert judge("", rc=rc, command="nvidia-smi").causes == ((None, "smi_crashed"),)
+
+
+@pytest.mark.parametrize("rc", [124, 137, -9])
+def test_an_empty_answer_of_a_killed_process_is_a_hang(rc: int):
+    """`timeout` leaves 124, SIGKILL 137."""
+    assert judge("", rc=rc, command="nvidia-smi").causes == ((None, "smi_hung"),)
+
+
+def test_good_rows_and_a_sentence_both_count():
+    """The second GPU has no handle; the first one's row was printed."""
+    text = (
+        "0, 33\nUnable to determine the device handle for GPU 0000:86:00.0: GPU is lost.  Reboot the system\n"
+    )
+    said = judge(text, rc=15, command="nvidia-smi --query-gpu=index,temperature.gpu --format=csv,noheader")
+    assert said.causes == ((None, "gpu_lost"),)
+
+
+def test_a_line_that_nobody_knows_is_no_health():
+    """Good rows and a new message: unknown, until somebody has read it."""
+    command = "nvidia-smi --query-gpu=index,temperature.gpu --format=csv,noheader"
+    assert judge("0, 33\nWARNING: something new\n", rc=0, command=command).verdict.value == "unknown"
+
+
+TABLE = """\
++-----------------------------------------------------------------------------+
+| NVIDIA-SMI 470.82.01    Driver Version: 470.82.01    CUDA Version: {cuda:8} |
+|-------------------------------+----------------------+----------------------+
+|   0  GeForce GTX 1080    {p:5} | 00000000:01:00.0 Off |                {ecc:>5} |
+| {fan:4} {temp:4}  P8    {power:>4} / 180W |  {memory:>19} |      0%      Default |
+|                               |                      |                  N/A |
++-----------------------------------------------------------------------------+
+"""
+FINE = {
+    "cuda": "11.4",
+    "p": "Off",
+    "ecc": "N/A",
+    "fan": "27%",
+    "temp": "36C",
+    "power": "7W",
+    "memory": "1MiB /  8119MiB",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "causes"),
+    [
+        ({}, "pass", ()),
+        ({"cuda": "ERR!"}, "fail", ((None, "wrong_libcuda"),)),
+        ({"cuda": "N/A"}, "fail", ((None, "libcuda_not_injected"),)),
+        ({"power": "ERR!"}, "warn", ((0, "field_unreadable"),)),
+        ({"fan": "ERR!"}, "warn", ((0, "field_unreadable"),)),
+        ({"temp": "ERR!"}, "fail", ((0, "gpu_unreadable"),)),
+        ({"memory": "Unknown Error"}, "fail", ((0, "gpu_unreadable"),)),
+        ({"ecc": "ERR!"}, "fail", ((0, "gpu_unreadable"),)),
+        ({"ecc": "4"}, "fail", ((0, "ecc_uncorrected"),)),
+        ({"memory": "GPU is lost", "temp": "ERR!", "p": "ERR!"}, "fail", ((0, "gpu_lost"),)),
+        ({"memory": "Requires reset"}, "fail", ((0, "gpu_requires_reset"),)),
+        ({"temp": "91C"}, "warn", ((0, "too_hot"),)),
+    ],
+)
+def test_the_table_is_read_for_error_words(changes: dict[str, str], verdict: str, causes: object):
+    """An older driver's table with one cell changed."""
+    said = judge(TABLE.format(**{**FINE, **changes}), rc=0, command="nvidia-smi")
+    assert (said.verdict.value, said.causes) == (verdict, causes)
+
+
+def test_a_banner_without_a_gpu_is_no_pass():
+    """Cut off, or a form that we do not know."""
+    assert (
+        judge(TABLE.format(**FINE).split("|   0")[0], rc=0, command="nvidia-smi").verdict.value == "unknown"
+    )
+
+
+def test_a_process_named_like_an_error_is_no_error():
+    """The list of processes is not searched."""
+    text = TABLE.format(**FINE) + "|  Processes:  |\n|  0  N/A  N/A  123  C  ./GPU is lost  3MiB |\n"
+    assert judge(text, rc=0, command="nvidia-smi").verdict.value == "pass"
+
+
+def test_no_mig_devices_in_the_table_is_the_same_as_in_the_list():
+    """The table says it in words."""
+    text = TABLE.format(**FINE) + "| MIG devices: |\n|  No MIG devices found |\n"
+    assert judge(text, rc=0, command="nvidia-smi").causes == ((None, "mig_no_instance"),)
+
+
+def test_a_gpu_without_instances_beside_one_with_is_a_warning():
+    """CUDA has a device then."""
+    text = (
+        f"GPU 0: NVIDIA A100 (UUID: {UUID})\n"
+        "  MIG 3g.20gb     Device  0: (UUID: MIG-11111111-2222-3333-4444-555555555500)\n"
+        f"GPU 1: NVIDIA A100 (UUID: {UUID[:-1]}1)\n"
+    )
+    said = judge(text, rc=0, command="nvidia-smi -L", mig_enabled=[0, 1])
+    assert (said.verdict.value, said.causes) == ("warn", ((1, "mig_no_instance"),))
+
+
+QUERY = """\
+
+==============NVSMI LOG==============
+
+Timestamp                                 : Mon Nov 30 10:00:00 2026
+Driver Version                            : 550.163.01
+CUDA Version                              : 12.4
+
+Attached GPUs                             : 1
+GPU 00000000:41:00.0
+    Product Name                          : NVIDIA A100-SXM4-40GB
+    vGPU Software Licensed Product
+        Product Name                      : NVIDIA RTX Virtual Workstation
+        License Status                    : {license}
+    ECC Errors
+        Volatile
+            SRAM Correctable              : 0
+            SRAM Uncorrectable            : {volatile}
+            DRAM Uncorrectable            : 0
+        Aggregate
+            SRAM Uncorrectable            : {aggregate}
+            DRAM Uncorrectable            : 0
+    Remapped Rows
+        Uncorrectable Error               : 0
+        Pending                           : {pending}
+        Remapping Failure Occurred        : No
+    Clocks Event Reasons
+        Idle                              : Active
+        HW Slowdown                       : Not Active
+        HW Thermal Slowdown               : {thermal}
+    Fabric
+        State                             : {fabric}
+        Status                            : Success
+"""
+QUIET = {
+    "license": "Licensed (Expiry: 2027-1-1)",
+    "volatile": "0",
+    "aggregate": "0",
+    "pending": "No",
+    "thermal": "Not Active",
+    "fabric": "Completed",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "causes"),
+    [
+        ({}, "pass", ()),
+        ({"license": "Unlicensed (Restricted)"}, "warn", ((None, "vgpu_unlicensed"),)),
+        ({"volatile": "1"}, "fail", ((0, "ecc_uncorrected"),)),
+        ({"aggregate": "1"}, "warn", ((0, "ecc_uncorrected_earlier"),)),
+        ({"volatile": "N/A", "aggregate": "N/A"}, "pass", ()),
+        ({"volatile": "GPU is lost"}, "fail", ((0, "gpu_lost"),)),
+        ({"pending": "Yes"}, "fail", ((0, "remap_pending"),)),
+        ({"thermal": "Active"}, "warn", ((0, "thermal_slowdown"),)),
+        ({"fabric": "In Progress"}, "fail", ((0, "fabric_not_ready"),)),
+    ],
+)
+def test_the_long_query_is_judged_by_the_same_rules(changes: dict[str, str], verdict: str, causes: object):
+    """`nvidia-smi -q` with one leaf changed."""
+    said = judge(QUERY.format(**{**QUIET, **changes}), rc=0, command="nvidia-smi -q")
+    assert (said.verdict.value, said.causes) == (verdict, causes)
+
+
+@pytest.mark.parametrize("xids", XIDS, ids=lambda xids: xids.cause or "harmless")
+def test_an_xid_gives_its_cause(xids):
+    """Numbers of NVIDIA's catalogue; a fault of the program that ran is none of the GPU's."""
+    for number in xids.numbers:
+        said = judge(
+            f"[  10.5] NVRM: Xid (PCI:0000:1a:00): {number}, pid=1, name=python, words", command="dmesg"
+        )
+        expected = ("pass", ()) if xids.verdict is None else (xids.verdict.value, ((None, xids.cause),))
+        assert (said.verdict.value, said.causes) == expected
+
+
+def test_a_new_xid_is_a_warning():
+    """Unknown numbers are shown, not judged."""
+    assert judge("NVRM: Xid (PCI:0000:1a:00): 999, words", command="dmesg").causes == ((None, "xid_other"),)
+
+
+def test_a_log_that_is_no_kernel_log_proves_nothing():
+    """Also an empty one."""
+    assert judge("", kind="dmesg").verdict.value == "unknown"
+    assert judge("hello\n", kind="dmesg").verdict.value == "unknown"
+
+
+def test_every_cause_the_tables_name_is_one_of_the_products():
+    """Sentences, NVML's words, exit codes, Xid numbers."""
+    named = {sentence.cause for sentence in SENTENCES} | {cause for _, cause in NVML_ERRORS}
+    named |= {cause for _, cause in EXIT_CODES.values()} | {xids.cause for xids in XIDS if xids.cause}
+    assert named <= CAUSES.keys()

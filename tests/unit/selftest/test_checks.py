@@ -1,0 +1,267 @@
+"""Checks over whole machines: one first cause each, every cause reached, every text filled."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.selftest.scenarios import MANIFEST, SCENARIOS, Scenario, bare, child, code, driver, env, rows
+from torchtap.selftest.causes import CAUSES
+from torchtap.selftest.check import SKIP_REASONS
+from torchtap.selftest.checks import CHECKS
+from torchtap.selftest.child import STEPS
+from torchtap.selftest.codes import CODES
+from torchtap.selftest.examples import H200, T4, good, smi_answers
+from torchtap.selftest.facts import Facts
+from torchtap.selftest.result import Result
+from torchtap.selftest.runner import judge_all
+from torchtap.selftest.smi.fields import FIELDS
+from torchtap.selftest.status import Device, Remedy, Status
+from torchtap.selftest.status import worst as verdict_of
+
+# Causes that a text, a table or the kernel log gives to a library user; quick checks do not ask for them.
+ONLY_IN_SMI_JUDGE = {
+    "libcuda_not_injected",
+    "wrong_libcuda",
+    "vgpu_unlicensed",
+    "gsp_timeout",
+    "init_failed",
+    "hmm_error",
+    "nvlink_error",
+    "xid_reset",
+    "xid_other",
+    "inforom_corrupt",
+    "smi_exit_code",
+}
+# The self-test's own accidents: no machine brings them about; test_runner does.
+ACCIDENTS = {"not_reached", "check_broke"}
+
+
+def results(facts: Facts) -> dict[str, Result]:
+    return {result.id: result for result in judge_all(CHECKS, facts)}
+
+
+def findings(facts: Facts) -> list[Result]:
+    return [each for each in results(facts).values() if each.status not in (Status.PASS, Status.SKIP)]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_machine_has_the_one_cause_it_should(scenario: Scenario):
+    """The verdict, and the first finding of that kind; a failing machine has exactly one failure."""
+    found = findings(scenario.facts)
+    verdict = verdict_of(each.status for each in results(scenario.facts).values())
+    assert verdict.value == scenario.status
+    if scenario.status == "pass":
+        assert found == []
+        return
+    worst = [each for each in found if each.status is verdict]
+    assert [(each.id, each.cause_id) for each in worst] == [(scenario.check, scenario.cause)]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_every_text_of_a_finding_is_filled(scenario: Scenario):
+    """No slot without its value, no cause without a remedy, nothing that would wrap badly."""
+    for each in findings(scenario.facts):
+        assert each.cause
+        assert each.remedy
+        texts = (each.cause, each.remedy, each.seen)
+        assert not any(
+            re.search(r"\?(?!['\"])|\{|\}|None|  $", text) for text in texts if "echo $?" not in text
+        ), texts
+        assert each.cause_id in next(
+            check.causes for check in CHECKS if check.id == each.id
+        ) or each.cause_id in (
+            "child_crashed",
+            "child_hung",
+            "child_silent",
+            "unreadable",
+        )
+
+
+def test_every_cause_is_reached_by_some_machine():
+    """No text that no test has ever printed."""
+    reached = {each.cause_id for scenario in SCENARIOS for each in findings(scenario.facts)}
+    assert CAUSES.keys() - reached == ONLY_IN_SMI_JUDGE | ACCIDENTS
+
+
+def test_checks_are_well_formed():
+    """Unique ids, subject first; needs come before; causes, fields and steps exist; a source for every limit."""
+    ids = [check.id for check in CHECKS]
+    assert len(set(ids)) == len(ids)
+    for at, check in enumerate(CHECKS):
+        assert re.fullmatch(r"(device|driver|lib|torch|cuda|gpu|cpu)\.[a-z]+", check.id)
+        assert set(check.needs) <= set(ids[:at]), check.id
+        assert set(check.causes) <= CAUSES.keys(), check.id
+        assert check.on_error in CAUSES
+        assert check.on_error in (*check.causes, "check_broke", "libcuda_broken")
+        assert check.title.endswith("?")
+        assert check.source
+        for read in check.reads:
+            kind, colon, name = read.partition(":")
+            if colon:
+                assert (
+                    (kind == "smi" and name in FIELDS) or (kind == "child" and name in STEPS) or kind == "env"
+                )
+
+
+def test_cuinit_codes_of_the_decision_tree_have_causes():
+    """facts: 3, 34, 46, 100, 101, 304, 802, 803, 804, 999."""
+    assert CODES.keys() == {3, 34, 46, 100, 101, 304, 802, 803, 804, 999}
+    assert {cause for code in CODES.values() for _, cause in code.causes} <= CAUSES.keys()
+
+
+def test_every_remedy_is_used_and_every_command_fits_a_line():
+    """Commands to paste stay whole at 80 columns; sentences have no full stop, because the report is a list."""
+    assert {cause.remedy for cause in CAUSES.values()} == set(Remedy)
+    for name, cause in CAUSES.items():
+        assert len(cause.paste) <= 72, name
+        for text in (cause.says, cause.do):
+            assert not text.endswith("."), name
+            assert text == text.strip(), name
+            assert "  " not in text, name
+        assert cause.do[0].isupper() or cause.do.startswith("cuDNN"), name
+
+
+def test_a_failure_stops_what_needs_it_and_names_the_root():
+    """Skips name the check that failed, not one that was skipped for it."""
+    said = results(bare())
+    skipped = [each for each in said.values() if each.status is Status.SKIP]
+    assert {each.values["need"] for each in skipped} == {"device.nodes"}
+    assert {each.cause for each in skipped} == {"needs device.nodes, which did not pass"}
+    assert said["cpu.matmul"].status is Status.PASS
+
+
+def test_without_a_gpu_by_design_only_the_rest_counts():
+    """GPU checks are skipped by design, CPU checks run."""
+    said = results(replace(bare(), device=Device.CPU))
+    by_status = {status: [each.id for each in said.values() if each.status is status] for status in Status}
+    assert by_status[Status.PASS] == ["torch.build", "torch.cudnn", "cpu.matmul", "cpu.rnn"]
+    assert {said[name].cause_id for name in by_status[Status.SKIP]} == {"by_design"}
+    assert len(by_status[Status.SKIP]) == len(CHECKS) - 4
+
+
+def test_a_cpu_wheel_by_design_passes():
+    """Nothing to compare cuDNN with, and that is no fault."""
+    facts = child(
+        torch__import={"version": "2.14.1+cpu", "cuda": None},
+        torch__build={"arch_list": []},
+        torch__cudnn={"version": None, "files": []},
+    )
+    said = results(replace(facts, device=Device.CPU))
+    assert said["torch.build"].status is Status.PASS
+    assert said["torch.cudnn"].cause_id == "not_applicable"
+
+
+def test_a_cpu_wheel_without_a_gpu_is_the_second_thing_to_mend():
+    """A warning there: the missing GPU is the failure."""
+    wheel = child(
+        torch__import={"version": "2.14.1+cpu", "cuda": None},
+        torch__build={"arch_list": []},
+        torch__cudnn={"version": None, "files": []},
+        cuda__library={"found": False, "error": "libcuda.so.1: cannot open shared object file: No such file"},
+        cuda__init=None,
+        torch__cuda=None,
+    )
+    host = replace(bare(module_loaded=False, pci=(), container=None).host)
+    said = results(replace(wheel, host=host, smi=bare().smi))
+    assert (said["torch.build"].status, said["torch.build"].cause_id) == (Status.WARN, "cpu_only_build")
+    assert [each.id for each in said.values() if each.status is Status.FAIL] == ["device.nodes"]
+
+
+def test_nodes_made_by_nvidia_smi_are_well():
+    """A bare host after its start has none until something asks."""
+    said = results(replace(good(), host=replace(good().host, nodes=(), container=None)))
+    assert said["device.nodes"].status is Status.PASS
+
+
+def test_a_node_of_another_container_is_no_fault_where_cuda_starts():
+    """Kubernetes may show every node and allow one."""
+    said = results(
+        child(nodes={"nodes": {"/dev/nvidia0": "ok", "/dev/nvidia1": "EPERM", "/dev/nvidiactl": "ok"}})
+    )
+    assert said["device.nodes"].status is Status.PASS
+
+
+def test_a_geforce_reports_less_and_passes():
+    """What a board does not have is skipped where nothing else is there, never failed."""
+    card = {
+        **T4,
+        "name": "NVIDIA GeForce RTX 4080 SUPER",
+        "driver_version": "595.71.05",
+        "compute_cap": "8.9",
+        "ecc.errors.uncorrected.volatile.total": "[N/A]",
+    }
+    facts = replace(
+        child(
+            cuda__library={"path": "/usr/lib/libcuda.so.595.71.05", "nvml_path": None},
+            torch__cuda={"gpus": [{"index": 0, "name": "x", "capability": "8.9", "memory_mib": 16000}]},
+        ),
+        smi=smi_answers([card]),
+        host=replace(good().host, driver_text="", module_version="595.71.05"),
+    )
+    said = results(facts)
+    assert said["gpu.ecc"].cause_id == "not_reported"
+    assert findings(facts) == []
+
+
+def test_the_driver_is_judged_by_the_cuda_it_speaks_where_its_number_is_hidden():
+    """As under gVisor, where neither nvidia-smi nor /proc may be there."""
+    host = replace(good().host, driver_text="", module_version="")
+    hidden = replace(child(), smi=smi_answers([{**H200, "driver_version": "[N/A]"}]), host=host)
+    assert results(hidden)["driver.version"].seen == "speaks CUDA 13.1 (its own number is not readable)"
+    old = replace(child(cuda__init={"cuda": "12.4"}), smi=hidden.smi, host=host)
+    assert results(old)["driver.version"].cause_id == "driver_too_old"
+    assert "VARIANT=cu128 make up" in str(results(old)["driver.version"].remedy)
+
+
+def test_the_manifest_sets_the_floor():
+    """cu128 runs with 525; the same driver is too old for cu130."""
+    facts = driver("550.163.01")
+    assert results(facts)["driver.version"].status is Status.FAIL
+    older = replace(MANIFEST, variant="cu128", driver_floor=(525, 60, 13))
+    assert results(replace(facts, manifest=older))["driver.version"].status is Status.PASS
+
+
+def test_torch_may_see_fewer_gpus_where_somebody_chose():
+    """CUDA_VISIBLE_DEVICES, or MIG."""
+    two = replace(rows({}, {}), child=child().child)
+    assert results(two)["torch.cuda"].status is Status.FAIL
+    assert results(replace(two, host=env(CUDA_VISIBLE_DEVICES="1")))["torch.cuda"].status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("visible", "cause"),
+    [
+        ("", "cuda_visible_devices"),
+        ("-1", "cuda_visible_devices"),
+        ("none", "cuda_visible_devices"),
+        ("5", "cuda_visible_devices"),
+        ("GPU-deadbeef", "cuda_visible_devices"),
+        ("0", "no_cuda_device"),
+        (H200["uuid"][:12], "no_cuda_device"),
+    ],
+)
+def test_cuda_visible_devices_is_blamed_only_where_it_hides_everything(visible: str, cause: str):
+    """A valid choice is not the reason for code 100."""
+    assert results(code(100, env(CUDA_VISIBLE_DEVICES=visible)))["cuda.init"].cause_id == cause
+
+
+def test_findings_of_several_gpus_are_summed_up():
+    """One cause names all GPUs that have it, and what was seen at each."""
+    said = results(rows({"temperature.gpu": "90"}, {}, {"temperature.gpu": "88"}))["gpu.clocks"]
+    assert said.seen == "GPU 0: temperature.gpu 90; GPU 2: temperature.gpu 88"
+    assert said.cause == "GPUs 0 and 2: hot, 90 C"
+
+
+def test_skip_reasons_are_known():
+    """Every reason that a scenario gives has its sentence."""
+    given = {
+        each.cause_id
+        for scenario in SCENARIOS
+        for each in results(scenario.facts).values()
+        if each.status is Status.SKIP
+    }
+    assert given <= SKIP_REASONS.keys()
+    assert given >= {"needs", "by_design", "simulated", "not_reported"}

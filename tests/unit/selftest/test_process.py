@@ -1,0 +1,149 @@
+"""Commands that hang, crash, babble or cannot start."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from torchtap.selftest.process import Answer, ask, visible
+
+
+def python(code: str, timeout_s: float = 20, **options) -> Answer:
+    return ask([sys.executable, "-c", code], timeout_s=timeout_s, **options)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended (a zombie has)."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_output_errors_and_exit_status_come_back():
+    """Both pipes, apart."""
+    answer = python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
+    assert (answer.text, answer.errors, answer.rc, answer.timed_out) == ("out\n", "err\n", 7, False)
+
+
+def test_a_hanging_command_is_killed_with_its_children_and_keeps_what_it_said():
+    """The whole process group is ended, within the time-out and a little."""
+    code = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)"
+    )
+    began = time.monotonic()
+    answer = python(code, timeout_s=2)
+    assert time.monotonic() - began < 5
+    assert (answer.timed_out, answer.rc, answer.stuck_pid) == (True, None, None)
+    assert gone(int(answer.text))
+
+
+def test_a_command_that_ignores_sigterm_is_killed_too():
+    """SIGKILL at once: an orderly end is of no use to us."""
+    answer = python("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)", 1)
+    assert (answer.timed_out, answer.stuck_pid) == (True, None)
+
+
+def test_a_process_that_survives_sigkill_is_reported_and_left(monkeypatch: pytest.MonkeyPatch):
+    """As one that waits in the kernel: its pid is named, and the answer comes within two seconds more."""
+    killed = []
+    monkeypatch.setattr("torchtap.selftest.process.os.killpg", lambda pid, _: killed.append(pid))
+    began = time.monotonic()
+    answer = python("import time; time.sleep(600)", timeout_s=0.5)
+    monkeypatch.undo()
+    assert answer.stuck_pid == killed[0]
+    assert time.monotonic() - began < 4
+    os.kill(killed[0], 9)
+    os.waitpid(killed[0], 0)
+
+
+def test_closed_pipes_do_not_hide_a_hang():
+    """It says no more and does not end."""
+    answer = python("import os, time; os.close(1); os.close(2); time.sleep(600)", timeout_s=1)
+    assert answer.timed_out
+
+
+def test_a_grandchild_that_keeps_the_pipe_open_is_not_waited_for():
+    """The command itself has ended."""
+    code = (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid(); time.sleep(5); os._exit(0)\n"
+        "print('done', flush=True)"
+    )
+    began = time.monotonic()
+    answer = python(code)
+    assert (answer.text, answer.rc) == ("done\n", 0)
+    assert time.monotonic() - began < 4
+
+
+def test_a_babbling_command_is_ended_at_the_limit():
+    """An endless answer is none."""
+    answer = ask(["yes"], timeout_s=20, max_bytes=1000)
+    assert answer.too_long
+    assert not answer.timed_out
+    assert len(answer.text) == 1000
+    assert answer.seconds < 10
+
+
+def test_a_crash_is_a_negative_exit_status():
+    """The signal that ended it."""
+    assert python("import os; os.abort()").rc == -6
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "content", "why"),
+    [
+        ("missing", None, b"", "No such file or directory"),
+        ("not-executable", 0o644, b"#!/bin/sh\n", "Permission denied"),
+        ("garbage", 0o755, b"\x00\x01\x02garbage", "Exec format error"),
+    ],
+)
+def test_a_command_that_cannot_start_says_why(
+    tmp_path: Path, name: str, mode: int | None, content: bytes, why: str
+):
+    """No exception."""
+    file = tmp_path / name
+    if mode is not None:
+        file.write_bytes(content)
+        file.chmod(mode)
+    assert ask([str(file)], timeout_s=5).not_started == why
+
+
+def test_lines_are_told_as_they_come():
+    """Each whole line once, also those that come together."""
+    told: list[str] = []
+    python("print('a\\nb'); print('half', end='')", on_line=told.append)
+    assert told == ["a", "b"]
+
+
+def test_an_interrupt_leaves_nothing_running():
+    """Ctrl-C while waiting ends the command as well."""
+    pids: list[int] = []
+
+    def interrupt(line: str) -> None:
+        pids.append(int(line))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        python("import os, time; print(os.getpid(), flush=True); time.sleep(600)", on_line=interrupt)
+    assert gone(pids[0])
+
+
+def test_control_characters_are_made_visible():
+    """Nothing in a report can move a cursor, change a colour or hide a line."""
+    assert (
+        visible(b"a\x1b[31mb\x00\x07\rc\xff\xe2\x80\xae\td\r\n")
+        == "a\\x1b[31mb\\x00\\x07\\rc\\xff\\u202e\td\n"
+    )

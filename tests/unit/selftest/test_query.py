@@ -1,0 +1,197 @@
+"""Asking nvidia-smi: emulated hosts as real processes, and drivers that refuse fields."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.engine.simulate import hosts, smi
+from torchtap.selftest.checks import CHECKS
+from torchtap.selftest.facts import SmiFacts
+from torchtap.selftest.limits import MAX_REFUSALS
+from torchtap.selftest.process import Answer
+from torchtap.selftest.query import ask_smi, find_smi
+
+FIELDS = [read.removeprefix("smi:") for check in CHECKS for read in check.reads if read.startswith("smi:")]
+
+
+@pytest.fixture
+def emulate(tmp_path: Path):
+    """Make an emulated host's nvidia-smi and ask it, as a process."""
+
+    def ask(name: str, timeout_s: float = 20, **changes: object) -> SmiFacts:
+        host = hosts.parse({**written(name), **changes}, name)
+        script = tmp_path / "nvidia-smi"
+        script.write_text(smi.render(host))
+        script.chmod(0o755)
+        return ask_smi(FIELDS, timeout_s=timeout_s, find=lambda: str(script))
+
+    return ask
+
+
+def written(name: str) -> dict[str, object]:
+    values: dict[str, object] = json.loads((hosts.HOSTS / name / "host.json").read_text())
+    return values
+
+
+def causes(facts: SmiFacts) -> tuple[tuple[int | None, str], ...]:
+    assert facts.judgement is not None
+    return facts.judgement.causes
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "expected"),
+    [
+        ("h200-good", "pass", ()),
+        ("h100x8", "pass", ()),
+        ("rtx2080s-610", "pass", ()),
+        ("t4-old-driver-550", "pass", ()),
+        ("v100-580", "pass", ()),
+        ("h100-mig", "pass", ()),
+        ("h100-mig-no-instances", "fail", ((None, "mig_no_instance"),)),
+        ("one-of-two-lost", "fail", ((1, "gpu_lost"),)),
+        ("fabric-not-started", "fail", ((0, "fabric_not_ready"),)),
+        ("driver-not-loaded", "fail", ((None, "driver_not_loaded"),)),
+        ("no-devices", "fail", ((None, "no_devices"),)),
+        ("no-permission", "fail", ((None, "no_permission"),)),
+        ("nvml-unknown-error", "fail", ((None, "devices_revoked"),)),
+        ("version-mismatch", "fail", ((None, "driver_library_mismatch"),)),
+    ],
+)
+def test_an_emulated_host_is_judged_through_a_real_process(
+    emulate, name: str, verdict: str, expected: object
+):
+    """Verdict and causes of each host."""
+    facts = emulate(name)
+    assert facts.judgement is not None
+    assert (facts.judgement.verdict.value, causes(facts)) == (verdict, expected)
+
+
+def test_garbage_is_unknown(emulate):
+    """Bytes that mean nothing, with exit status 0."""
+    facts = emulate("garbage")
+    assert facts.judgement is not None
+    assert facts.judgement.verdict.value == "unknown"
+    assert facts.rows == ()
+
+
+def test_a_hang_ends_after_one_question(emulate):
+    """Nothing more is asked of a driver that does not answer."""
+    facts = emulate("hang", timeout_s=1)
+    assert causes(facts) == ((None, "smi_hung"),)
+    assert [answer.timed_out for answer in facts.answers] == [True]
+
+
+@pytest.mark.parametrize(
+    "driver", ["390.157", "418.226.00", "450.248.02", "470.256.02", "535.261.03", "550.163.01"]
+)
+def test_older_drivers_are_asked_only_what_they_know(emulate, driver: str):
+    """No refusal, so no call is lost: the table of fields is right for drivers that were looked at."""
+    facts = emulate("v100-580", driver=driver, cuda="9.1")
+    assert facts.refused == ()
+    assert len(facts.answers) <= 2
+    assert len(facts.rows) == 2
+
+
+def test_fields_of_an_unknown_driver_are_dropped_as_they_are_refused(emulate):
+    """560 is emulated as 550, which refuses what came later; the rest is still read."""
+    facts = emulate("v100-580", driver="560.35.05", cuda="12.6")
+    assert "gpu_recovery_action" in facts.refused
+    assert facts.judgement is not None
+    assert facts.judgement.verdict.value == "pass"
+    assert facts.rows[0].text("compute_cap") == "7.0"
+
+
+def test_asking_stops_after_a_bounded_number_of_refusals():
+    """A driver that refuses everything costs a bounded number of calls, and loses only what it refuses."""
+    calls = []
+
+    def run(command: list[str], *, timeout_s: float) -> Answer:
+        calls.append(command)
+        fields = command[1].partition("=")[2].split(",")
+        if "name" in fields:
+            cells = {"index": "0", "name": "NVIDIA T4", "uuid": "GPU-00000074-0000-0000-0000-000000000000"}
+            text = ", ".join(cells.get(field, "[N/A]") for field in fields)
+            return Answer(command=tuple(command), text=text, rc=0)
+        return Answer(
+            command=tuple(command), text=f'Field "{fields[1]}" is not a valid field to query.\n\n', rc=2
+        )
+
+    facts = ask_smi(FIELDS, find=lambda: "nvidia-smi", run=run)
+    assert len(calls) == 1 + MAX_REFUSALS + 1
+    assert facts.judgement is not None
+    assert facts.judgement.verdict.value == "pass"
+    assert set(facts.refused) >= {"gpu_recovery_action", "fabric.state", "compute_cap"}
+
+
+def test_both_questions_make_one_row_a_gpu(emulate):
+    """Cells of the second question stand beside those of the first."""
+    rows = emulate("h100x8").rows
+    assert [row.gpu for row in rows] == list(range(8))
+    assert {(row.text("name"), row.text("fabric.state")) for row in rows} == {
+        ("NVIDIA H100 80GB HBM3", "Completed")
+    }
+
+
+def test_mig_instances_are_listed_where_mig_is_on(emulate):
+    """And nowhere else."""
+    assert [len(gpu.mig) for gpu in emulate("h100-mig").listed] == [4]
+    assert emulate("h200-good").listed == ()
+
+
+def test_a_missing_nvidia_smi_is_no_error(monkeypatch: pytest.MonkeyPatch):
+    """There is nothing to ask, and the facts say so."""
+    facts = ask_smi(FIELDS, find=lambda: None)
+    assert (facts.path, facts.judgement, facts.answers) == (None, None, ())
+
+
+def test_noise_on_standard_error_does_not_spoil_a_good_answer(tmp_path: Path):
+    """As the loader writes about LD_PRELOAD; where nvidia-smi fails it is the reason."""
+    script = tmp_path / "nvidia-smi"
+    script.write_text(smi.render(hosts.load("h200-good")).replace("set -f\n", "set -f\necho noise >&2\n", 1))
+    script.chmod(0o755)
+    facts = ask_smi(FIELDS, find=lambda: str(script))
+    assert facts.judgement is not None
+    assert facts.judgement.verdict.value == "pass"
+    script.write_text(
+        "#!/bin/sh\necho 'nvidia-smi: error while loading shared libraries: libnvidia-ml.so.1: cannot open "
+        "shared object file: No such file or directory' >&2\nexit 127\n"
+    )
+    assert causes(ask_smi(FIELDS, find=lambda: str(script))) == ((None, "driver_libraries_missing"),)
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "cause"),
+    [
+        (b"\x7fELFgarbage", 0o755, "smi_broken"),
+        (b"#!/bin/sh\n", 0o644, "smi_broken"),
+        (b"#!/bin/sh\nkill -SEGV $$\n", 0o755, "smi_crashed"),
+        (b"#!/bin/sh\nexec yes\n", 0o755, "smi_unreadable"),
+        (b"#!/bin/sh\nexit 0\n", 0o755, "smi_unreadable"),
+        (b"#!/bin/sh\nexit 9\n", 0o755, "driver_not_loaded"),
+        (b"#!/bin/sh\nexit 255\n", 0o755, "smi_unreadable"),
+        (b"#!/bin/sh\nhead -c 100000 /dev/urandom\n", 0o755, "smi_unreadable"),
+    ],
+)
+def test_a_file_that_is_no_nvidia_smi(tmp_path: Path, content: bytes, mode: int, cause: str):
+    """Broken, not executable, crashing, babbling, silent."""
+    script = tmp_path / "nvidia-smi"
+    script.write_bytes(content)
+    script.chmod(mode)
+    facts = ask_smi(FIELDS, timeout_s=10, find=lambda: str(script))
+    assert {said for _, said in causes(facts)} == {cause}
+    assert facts.judgement is not None
+    assert facts.judgement.verdict.value in ("fail", "unknown")
+
+
+def test_nvidia_smi_is_found_on_path_even_if_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """So that the report can say what is wrong with it."""
+    script = tmp_path / "nvidia-smi"
+    script.write_text("")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/nowhere")
+    assert find_smi() == str(script)
+    script.chmod(0o755)
+    assert find_smi() == str(script)
