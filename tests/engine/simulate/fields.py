@@ -12,12 +12,13 @@ import re
 from pathlib import Path
 
 TABLE = Path(__file__).with_name("smi_fields.tsv")
-# Other names for the same field. nvidia-smi prints the second one as column header.
+# Other names for the same field. `--query-gpu` heads its columns with the second one.
 ALIASES = {
     "gpu_name": "name",
     "gpu_uuid": "uuid",
     "gpu_bus_id": "pci.bus_id",
     "gpu_serial": "serial",
+    "used_memory": "used_gpu_memory",
     "retired_pages.sbe": "retired_pages.single_bit_ecc.count",
     "retired_pages.dbe": "retired_pages.double_bit.count",
     "clocks.gr": "clocks.current.graphics",

@@ -29,15 +29,15 @@ MODULE_TEXT = (
 )
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], state: Path = STATE) -> int:
     """`prestart`, or `cdi FOLDER` for what a CDI specification cannot say itself. Other stages: nothing to do.
 
     Exit status 1, with the toolkit's words on stderr, where the toolkit would refuse the container.
     """
     if not arguments or arguments[0] not in ("prestart", "cdi"):
         return 0
-    state = json.load(sys.stdin)
-    bundle = Path(state.get("bundle") or state["bundlePath"])
+    container = json.load(sys.stdin)
+    bundle = Path(container.get("bundle") or container["bundlePath"])
     config = json.loads((bundle / "config.json").read_text())
     root = bundle / config["root"]["path"]
     if arguments[0] == "cdi":
@@ -45,14 +45,14 @@ def main(arguments: list[str]) -> int:
         finish(root, json.loads((Path(arguments[1]) / "injection.json").read_text()))
         return 0
     try:
-        prestart(config, state["pid"], root)
+        prestart(config, container["pid"], root, state)
     except (toolkit.ToolkitError, hosts.HostError) as error:
         sys.stderr.write(f"Auto-detected mode as 'legacy'\nnvidia-container-cli: {error}\n")
         return 1
     return 0
 
 
-def prestart(config: Mapping[str, Any], pid: int, root: Path, state: Path = STATE) -> None:
+def prestart(config: Mapping[str, Any], pid: int, root: Path, state: Path) -> None:
     """Inject what this container's environment asks for. Raises `ToolkitError`, `HostError`."""
     env = dict(variable.split("=", 1) for variable in config["process"].get("env", ()))
     asked = toolkit.request(env)

@@ -56,9 +56,7 @@ class Host:
     cuda: str  # newest CUDA of this driver, as in "13.1"
     about: str = ""
     gpus: tuple[Cells, ...] = ()
-    mig: Mapping[str, tuple[tuple[str, str], ...]] = field(
-        default_factory=dict
-    )  # GPU index → (profile, uuid)
+    mig: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # GPU index → profile, uuid
     compute_apps: tuple[Cells, ...] = ()
     answers: Mapping[str, Answer] = field(default_factory=dict)
     latency_s: float = 0  # before each answer
@@ -101,8 +99,11 @@ def load(name: str, *folders: Path) -> Host:
     """
     for folder in folders or (HOSTS,):
         file = folder / name / "host.json"
-        if re.fullmatch(r"[\w.-]+", name) and file.is_file():
-            return parse(json.loads(file.read_text()), name, str(file))
+        if re.fullmatch(r"\w[\w.-]*", name) and file.is_file():
+            try:
+                return parse(json.loads(file.read_text()), name, str(file))
+            except (json.JSONDecodeError, OSError) as error:
+                raise HostError(f"{file}: {error}") from None
     raise HostError(f"no simulated host {name!r}: one of {', '.join(names(*folders))}")
 
 
@@ -118,6 +119,11 @@ def parse(written: Mapping[str, Any], name: str, file: str = "host.json") -> Hos
     ]
     if missing := [key for key in required if key not in values]:
         raise HostError(f"{file}: {missing[0]!r} is missing")
+    for key in ("driver", "cuda"):
+        if not re.fullmatch(r"\d+(\.\d+)+", str(values[key])):
+            raise HostError(
+                f"{file}: {key} is {values[key]!r}, not numbers with dots, as in '590.48.01' or '13.1'"
+            )
     if values.get("nodes", "ok") not in NODES:
         raise HostError(f"{file}: nodes is {values['nodes']!r}: one of {', '.join(NODES)}")
     gpus = values.get("gpus", ())
@@ -143,11 +149,12 @@ def parse(written: Mapping[str, Any], name: str, file: str = "host.json") -> Hos
 
 
 def _answer(written: Mapping[str, Any], file: str) -> Answer:
+    if "rc" not in written or not {"recorded", "text"} & written.keys():
+        raise HostError(f"{file}: an answer needs 'recorded' or 'text', and 'rc'")
     if "recorded" in written:
         return Answer(text=(RECORDED / written["recorded"]).read_bytes(), rc=written["rc"])
-    if "text" in written:  # one character, one byte: so that garbage can be written down too
-        return Answer(text=written["text"].encode("latin-1"), rc=written["rc"])
-    raise HostError(f"{file}: an answer needs 'recorded' or 'text', and 'rc'")
+    # One character, one byte: so that garbage can be written down too.
+    return Answer(text=written["text"].encode("latin-1"), rc=written["rc"])
 
 
 def _recorded_rows(file: str) -> list[dict[str, str]]:
@@ -157,9 +164,11 @@ def _recorded_rows(file: str) -> list[dict[str, str]]:
             row["file"]: row["command"]
             for row in csv.DictReader(manifest, delimiter="\t", quoting=csv.QUOTE_NONE)
         }
-    asked = re.search(r"--query-gpu=(\S+) --format=csv,noheader,nounits", commands[file])
+    asked = re.search(r"--query-gpu=(\S+) --format=csv,noheader,nounits", commands.get(file, ""))
     if asked is None:
-        raise HostError(f"{file} is no csv,noheader,nounits query of GPUs, says manifest.tsv")
+        raise HostError(
+            f"gpus: {file} is no csv,noheader,nounits query of GPUs in {RECORDED / 'manifest.tsv'}"
+        )
     columns = asked[1].split(",")
     lines = (RECORDED / file).read_text().splitlines()
     return [dict(zip(columns, line.split(", "), strict=True)) for line in lines]
