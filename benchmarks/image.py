@@ -238,17 +238,18 @@ def compressed_layers(archive: Path, skip: int, progress: Console) -> dict[str, 
 def piped_size(command: list[str], source: Any) -> int:
     """How many bytes a compressor makes of a stream."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin
-    assert process.stdout
+    to, back = process.stdin, process.stdout
+    assert to is not None
+    assert back is not None
 
     def feed() -> None:
-        shutil.copyfileobj(source, process.stdin, 1 << 20)  # type: ignore[type-var]
-        process.stdin.close()  # type: ignore[union-attr]
+        shutil.copyfileobj(source, to, 1 << 20)
+        to.close()
 
     feeder = threading.Thread(target=feed)
     feeder.start()
     size = 0
-    while piece := process.stdout.read(1 << 20):
+    while piece := back.read(1 << 20):
         size += len(piece)
     feeder.join()
     return size

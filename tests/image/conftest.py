@@ -119,8 +119,10 @@ class Container:
     @property
     def logs(self) -> str:
         """Both streams, in order."""
-        together = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return self.engine.docker("logs", self.id, **together).stdout
+        done = self.engine.docker(
+            "logs", self.id, capture_output=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        return done.stdout
 
     def state(self, what: str) -> Any:
         return json.loads(self.engine.docker("inspect", "-f", f"{{{{json {what}}}}}", self.id).stdout)

@@ -33,6 +33,7 @@ def manifest(engine: Engine, image: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.every_variant
 def test_manifest_is_the_row_of_the_table(manifest: dict[str, Any]) -> None:
     row = variant(VARIANT)
     assert (manifest["variant"], manifest["torch"], manifest["cuda"]) == (row.name, row.torch, row.cuda)
@@ -41,6 +42,7 @@ def test_manifest_is_the_row_of_the_table(manifest: dict[str, Any]) -> None:
     assert tuple(manifest["arch_list"]) == row.arch_list
 
 
+@pytest.mark.every_variant
 def test_labels_equal_the_manifest(config: dict[str, Any], manifest: dict[str, Any], base_image: str) -> None:
     labels = config["Labels"]
     said = {
@@ -65,6 +67,7 @@ def test_labels_equal_the_manifest(config: dict[str, Any], manifest: dict[str, A
     )
 
 
+@pytest.mark.every_variant
 def test_floor_is_that_of_the_cuda_major_not_of_the_base(config: dict[str, Any]) -> None:
     environment = dict(item.split("=", 1) for item in config["Env"])
     assert environment["NVIDIA_REQUIRE_CUDA"] == variant(VARIANT).require_cuda
@@ -72,6 +75,7 @@ def test_floor_is_that_of_the_cuda_major_not_of_the_base(config: dict[str, Any])
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
 
 
+@pytest.mark.every_variant
 def test_no_compat_or_stub_directory_is_on_the_loader_path(engine: Engine, image: str) -> None:
     script = 'echo "$LD_LIBRARY_PATH"; cat /etc/ld.so.conf.d/*.conf; ldconfig -p'
     said = engine.docker("run", "--rm", "--entrypoint", "sh", image, "-c", script).stdout
@@ -80,6 +84,7 @@ def test_no_compat_or_stub_directory_is_on_the_loader_path(engine: Engine, image
     assert "libcudnn" not in said, "cuDNN comes with torch's wheel alone"
 
 
+@pytest.mark.every_variant
 def test_torch_in_the_image_is_the_pinned_one(engine: Engine, image: str) -> None:
     code = "import torch; print(torch.__version__.split('+')[0], torch.version.cuda, torch.backends.cudnn.version())"
     said = engine.docker("run", "--rm", "--entrypoint", "python", image, "-c", code).stdout.split()
@@ -87,6 +92,7 @@ def test_torch_in_the_image_is_the_pinned_one(engine: Engine, image: str) -> Non
     assert said == [row.torch, str(row.cuda), str(row.cudnn)]
 
 
+@pytest.mark.every_variant
 def test_torch_compile_finds_compiler_and_headers(engine: Engine, image: str) -> None:
     code = "import torch; print(torch.compile(lambda x: torch.sin(x) + 1)(torch.zeros(8)).sum().item())"
     assert engine.docker("run", "--rm", image, "python", "-c", code).stdout.strip() == "8.0"
@@ -102,6 +108,7 @@ MAY_HOLD_TEXT_KEYS = re.compile(
 )  # documented samples in libraries' own tests
 
 
+@pytest.mark.every_variant
 def test_no_layer_holds_a_key_a_token_a_repository_or_a_cache(
     engine: Engine, image: str, tmp_path: Path
 ) -> None:
@@ -158,6 +165,7 @@ def test_history_and_environment_hold_no_secret(engine: Engine, image: str, conf
         assert not re.search(r"(?i)(password|secret|api_key)=\S", text)
 
 
+@pytest.mark.every_variant
 def test_static_libraries_of_the_profiler_are_left_out(engine: Engine, image: str) -> None:
     said = engine.docker(
         "run", "--rm", "--entrypoint", "find", image, "/opt/torchtap/venv", "-name", "*.a", "-size", "+8M"

@@ -83,6 +83,7 @@ def test_a_driver_older_than_the_floor_is_refused_by_the_toolkit(simulated: Engi
     assert "unsatisfied condition: cuda>=13.0" in refused.stderr
 
 
+@pytest.mark.every_variant
 def test_without_a_gpu_the_one_cause_is_named(engine: Engine, image: str) -> None:
     code, report = selftest(engine, image)
     assert (code, report["verdict"]) == (1, "fail")
@@ -92,6 +93,7 @@ def test_without_a_gpu_the_one_cause_is_named(engine: Engine, image: str) -> Non
     assert "--gpus all" in failed[0]["remedy"] + str(failed[0])
 
 
+@pytest.mark.every_variant
 def test_without_a_gpu_by_design_all_is_well(engine: Engine, image: str) -> None:
     code, report = selftest(engine, image, "-e", "TORCHTAP_DEVICE=cpu")
     assert (code, report["verdict"]) == (0, "pass")

@@ -14,12 +14,14 @@ from tests.engine.engine import Engine
 from .conftest import NO_KEY, Container, Run, wait_until
 
 
+@pytest.mark.every_variant
 def test_jupyter_answers_with_the_token_and_refuses_without(shared: Container) -> None:
     assert shared.api("/api/status", shared.token)[0] == 200
     assert shared.api("/api/status", None)[0] == 403
     assert shared.api("/api/status", "0" * 48)[0] == 403
 
 
+@pytest.mark.every_variant
 def test_a_kernel_has_torch_and_torchtap(shared: Container) -> None:
     said = shared.kernel(
         "import torch, torchtap, sys; print(torch.__version__, torchtap.__version__, sys.prefix)"
@@ -45,6 +47,7 @@ def test_url_command_prints_the_link(shared: Container) -> None:
     )
 
 
+@pytest.mark.every_variant
 def test_ssh_lets_the_key_in(shared: Container) -> None:
     assert shared.ssh("id -un; python -c 'import torch; print(torch.__version__[:2])'").stdout.split() == [
         "dev",
@@ -220,6 +223,7 @@ def test_exit_code_of_a_command_is_kept(
     assert engine.docker("run", "--rm", image, *words, check=False).returncode == code
 
 
+@pytest.mark.every_variant
 def test_a_command_runs_as_dev_in_the_workspace(engine: Engine, image: str) -> None:
     said = engine.docker(
         "run", "--rm", image, "sh", "-c", "id -un; pwd; echo $HOME; which python"
