@@ -26,6 +26,8 @@ def apply(plan: Plan) -> None:
     _name_the_user(plan)
     _home(plan)
     _state(plan)
+    if plan.workspace_to_own:
+        os.chown(paths.WORKSPACE, plan.account.uid, plan.account.gid)
     paths.write(
         plan.run / sessions.ENVIRONMENT,
         sessions.pack(plan.environment),

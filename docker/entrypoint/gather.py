@@ -45,6 +45,7 @@ class Facts:
     gid: int
     groups: tuple[int, ...]
     workspace: Folder
+    workspace_is_new: bool  # Docker made it just now, as root, because the host had none
     home: Folder
     state: Folder
     run: Path | None  # None: nowhere to put run-time files
@@ -65,6 +66,7 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         gid=gid,
         groups=groups,
         workspace=look_at(paths.WORKSPACE, uid, gid, groups),
+        workspace_is_new=is_root and _is_new(paths.WORKSPACE),
         home=home,
         state=look_at(paths.STATE, uid, gid, groups),
         run=next((path for path in paths.RUN_CANDIDATES if _can_be_made(path)), None),
@@ -115,6 +117,15 @@ def key_sources(settings: Settings, home: Path) -> tuple[Source, ...]:
         Source("SSH_PUBLIC_KEY", settings.ssh_public_key or None),
         *(Source(str(path), _text(path)) for path in files),
     )
+
+
+def _is_new(folder: Path, uid_map: Path = Path("/proc/self/uid_map")) -> bool:
+    """Root's own and empty. Not under a user namespace (rootless engines): there, root's files are the user's."""
+    try:
+        whole = uid_map.read_text().split() == ["0", "0", "4294967295"]
+        return whole and folder.stat().st_uid == 0 and not any(folder.iterdir())
+    except OSError:
+        return False
 
 
 def _text(path: Path) -> str | None:

@@ -59,6 +59,7 @@ class Plan:
     home: Path
     home_to_own: bool  # give the home, with what is in it, to the user
     state: Path
+    workspace_to_own: bool
     working_directory: Path
     environment: Mapping[str, str]
     authorized_keys: tuple[str, ...]
@@ -118,6 +119,7 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
         home=home,
         home_to_own=home_to_own,
         state=state,
+        workspace_to_own=facts.workspace_is_new,
         working_directory=working_directory,
         environment=environment,
         authorized_keys=keys.lines if "sshd" in wanted else (),
@@ -192,6 +194,15 @@ def _about_workspace(settings: Settings, facts: Facts, instead: Path) -> list[No
     workspace = facts.workspace
     if workspace.readable and workspace.writable:
         return []
+    if facts.workspace_is_new:
+        owner = f"{facts.uid}:{facts.gid}"
+        return [
+            Notice(
+                "info",
+                "workspace",
+                f"{workspace.path} was root's and empty: Docker made it. It is {owner}'s now",
+            )
+        ]
     who = f"uid {facts.uid}, gid {facts.gid}"
     asked = (
         " (from HOST_UID)"

@@ -69,7 +69,9 @@ def _pids(proc: Path) -> list[int]:
 def _status(folder: Path) -> dict[str, str]:
     """/proc/PID/status; empty when the process is gone."""
     try:
-        text = (folder / "status").read_text(errors="replace")  # a name is cut after 15 bytes, amid a character
+        text = (folder / "status").read_text(
+            errors="replace"
+        )  # a name is cut after 15 bytes, amid a character
     except OSError:
         return {}
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
@@ -100,7 +102,9 @@ def _holds_terminals(folder: Path, name: str) -> bool:
         owner = folder.stat()
         # Root in a container has no CAP_SYS_PTRACE, so it may not look into other users' processes; they may.
         with acting_as(owner.st_uid, owner.st_gid):
-            return any(os.readlink(link) in ("/dev/ptmx", "/dev/pts/ptmx") for link in (folder / "fd").iterdir())
+            return any(
+                os.readlink(link) in ("/dev/ptmx", "/dev/pts/ptmx") for link in (folder / "fd").iterdir()
+            )
     except OSError:
         return name in HOLDERS
 

@@ -268,6 +268,7 @@ def test_an_unusable_variable_ends_2_in_one_line(
 def test_a_workspace_that_cannot_be_written_is_named_with_the_chown_line(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     folder.mkdir(mode=0o755)
+    (folder / "train.py").write_text("")
     container = run(
         options=("-v", f"{folder}:/workspace"),
         env={"HOST_UID": "1234", "HOST_GID": "1234", "TORCHTAP_SELFTEST": "off"},
@@ -278,6 +279,16 @@ def test_a_workspace_that_cannot_be_written_is_named_with_the_chown_line(run: Ru
     )
     container.wait_healthy()
     assert "sudo chown -R 1234:1234 FOLDER" in container.logs
+
+
+def test_a_folder_that_docker_made_as_root_becomes_the_users(run: Run, tmp_path: Path) -> None:
+    """`docker compose up` in a fresh clone: ./workspace does not exist yet, and Docker makes it as root."""
+    missing = tmp_path / "missing"
+    container = run(
+        key=True, options=("-v", f"{missing}:/workspace"), env={"TORCHTAP_SELFTEST": "off"}
+    ).wait_healthy()
+    container.ssh("touch /workspace/mine")
+    assert (missing.stat().st_uid, (missing / "mine").stat().st_uid) == (1000, 1000)
 
 
 def test_owner_of_the_workspace_decides_the_user(run: Run, tmp_path: Path) -> None:
