@@ -102,6 +102,10 @@ class Engine:
         """Choose the simulated host of containers made from now on. Raises `EngineError`: not ours, no simulation."""
         raise EngineError(f"cannot simulate {host!r} on an engine that is not ours; use ensure(own=True)")
 
+    def add_host(self, name: str, description: Mapping[str, Any]) -> None:
+        """Make a simulated host. Raises `EngineError`: not ours, no simulation."""
+        raise EngineError(f"cannot add {name!r} to an engine that is not ours; use ensure(own=True)")
+
     def stop(self) -> None:
         """End the engine if it is ours; nothing otherwise."""
 
@@ -134,13 +138,14 @@ class OwnEngine(Engine):
         return running["gpu"] if running else None
 
     def start(self, gpu: Gpu = "hook") -> None:
-        """Start, unless it runs like this already; running otherwise, it is restarted.
+        """Start, unless it runs and answers like this already; running otherwise, it is restarted.
 
         Raises `EngineUnavailable` where it cannot run, `EngineError` where it should and does not.
         """
         with self._lock():
             running = self._running()
-            if running and running["gpu"] == gpu:
+            # Running but mute: it is just being ended by a kill, or hangs.
+            if running and running["gpu"] == gpu and answers(_socket_folder(self.state) / "docker.sock"):
                 return
             if running:
                 self._stop()
@@ -180,6 +185,7 @@ class OwnEngine(Engine):
         with self._lock():
             self._stop()
         shutil.rmtree(self.state)
+        shutil.rmtree(_socket_folder(self.state), ignore_errors=True)  # elsewhere for a deep state folder
 
     def _start(self, gpu: Gpu) -> None:
         _refuse_where_impossible()
@@ -233,7 +239,11 @@ class OwnEngine(Engine):
                 start_new_session=True,
                 cwd="/",
             )
-        self._wait_until_it_answers(launcher, sockets / "docker.sock", gpu)
+        try:
+            self._wait_until_it_answers(launcher, sockets / "docker.sock", gpu)
+        except BaseException:  # an interrupt too: nothing is left half started
+            self._stop()
+            raise
         self.started_here = True
         say(f"engine ready after {time.monotonic() - began:.1f} s (GPU: {gpu}; log: {self.log})")
 
@@ -263,7 +273,6 @@ class OwnEngine(Engine):
             if recorded and answers(address):
                 return
             time.sleep(0.05)
-        self._stop()
         raise EngineError(f"dockerd gave no answer in {START_LIMIT_S} s; {self._log_end()}")
 
     def _stop(self) -> None:

@@ -107,9 +107,8 @@ def test_a_killed_engine_leaves_no_process_and_starts_again_with_its_containers(
     running, inside = second._running(), processes(second)
     assert running
     os.kill(running["pid"], signal.SIGKILL)
-    wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in inside), 10, lambda: "left over")
-    assert second.gpu is None
-    second.start()
+    second.start()  # at once, while the kernel may still be ending the old one
+    assert not any(Path(f"/proc/{pid}").exists() for pid in inside)
     wait_until(
         lambda: json.loads(second.docker("inspect", container).stdout)[0]["State"]["Running"],
         10,

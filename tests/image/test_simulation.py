@@ -54,8 +54,9 @@ def test_a_container_with_gpus_finds_tool_nodes_libraries_and_module(
 
 
 def test_a_container_without_gpus_finds_nothing(simulated: Engine, cuda_base: str) -> None:
-    done = in_container(simulated, cuda_base, "sh", "-c", LOOK + "exit 0")
+    done = in_container(simulated, cuda_base, "sh", "-c", LOOK, check=False)
     assert done.stdout == ""
+    assert "nvidia-smi: not found" in done.stderr
 
 
 @pytest.mark.parametrize("options", [("--read-only",), ("--user=12345:54321",), ("--cap-drop=ALL",)], ids=str)
