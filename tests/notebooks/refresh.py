@@ -41,6 +41,7 @@ def executed(path: Path, timeout_s: int = 300) -> Iterator[NotebookClient]:
             timeout=timeout_s,
             kernel_name="python3",
             record_timing=False,
+            coalesce_streams=True,  # else the number of pieces of a text depends on the time between prints
             resources={"metadata": {"path": str(path.parent)}},
         )
         with client.setup_kernel(env=env, stderr=sys.stderr):

@@ -48,8 +48,8 @@ def emulate_cudnn() -> Iterator[None]:
 
     Not imitated: cuDNN's own random stream, speed, memory and rounding; the warning about weights that are
     not one chunk of memory; direct calls of `torch.lstm` and its like; modules scripted with
-    `torch.jit.script` before, and scripting an RNN inside is refused; `torch._dynamo.config.allow_rnn`. What
-    `torch.jit.trace` records inside keeps the rule for good. Exported RNNs never reach cuDNN, here as on a GPU.
+    `torch.jit.script` before, and scripting an RNN inside is refused. What `torch.jit.trace` records inside keeps
+    the rule for good. Exported RNNs never reach cuDNN, here as on a GPU.
 
     Raises `RuntimeError` if another package has registered CPU kernels for cuDNN's RNN already.
 
@@ -120,7 +120,7 @@ def _redirect(name: str) -> Callable[..., Any]:
     """What stands on `torch._VF` in place of `name` while emulation is open."""
     native = getattr(VF, name)  # looked up now: what was there before, libtorch's as a rule
 
-    # torch.compile runs RNNs eagerly (its default), so must not look into this; that would compile them.
+    # torch.compile runs RNNs eagerly unless told otherwise; looking into this it would compile them after all.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def eager(*args: Any, **kwargs: Any) -> Any:
         packed = "batch_sizes" in kwargs or (len(args) > 3 and not isinstance(args[3], bool))
@@ -138,8 +138,12 @@ def _redirect(name: str) -> Callable[..., Any]:
 
     # torch.jit.script cannot compile this, and shows the next line when it says so: hence the remark there.
     def redirected(*args: Any, **kwargs: Any) -> Any:  # to script an RNN, leave emulate_cudnn() first
-        # An exported RNN is decomposed and never reaches cuDNN, on a GPU too.
-        return native(*args, **kwargs) if torch.compiler.is_exporting() else eager(*args, **kwargs)
+        # An RNN in a graph is decomposed and never reaches cuDNN, on a GPU too: exported, or allow_rnn is set.
+        if torch.compiler.is_compiling() and (
+            not torch.compiler.is_dynamo_compiling() or torch._dynamo.config.allow_rnn
+        ):
+            return native(*args, **kwargs)
+        return eager(*args, **kwargs)
 
     return redirected
 

@@ -434,13 +434,23 @@ def test_keyword_arguments_are_understood() -> None:
             assert out.grad_fn.name() == "CudnnRnnBackward0"
 
 
-@pytest.mark.filterwarnings("ignore:The tensor attributes")
-def test_exported_rnns_stay_decomposed() -> None:
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_rnns_stay_decomposed(strict: bool) -> None:
     """On a GPU an exported RNN never reaches cuDNN, so no _cudnn_rnn may be recorded here either."""
-    rnn = nn.GRU(5, 4).eval()
     with modes.emulate_cudnn():
-        program = torch.export.export(rnn, (features(),))
+        program = torch.export.export(Net("gru").eval(), (tokens(),), strict=strict)
     assert "_cudnn_rnn" not in str(program.graph)
+
+
+def test_rnns_that_are_compiled_into_the_graph_never_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """allow_rnn (off by default) makes torch.compile take the RNN into its graph."""
+    import torch._dynamo
+
+    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+    torch._dynamo.reset()
+    with modes.emulate_cudnn():
+        torch.compile(Net().eval(), backend="eager", fullgraph=True)(tokens()).sum().backward()
+    torch._dynamo.reset()
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
