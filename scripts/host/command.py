@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from host import show
 
+Main = Callable[[Sequence[str]], int]
 INTERRUPTED = 130
+NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 
 
-def run(main: Callable[[Sequence[str]], int]) -> int:
+def run(main: Main) -> int:
     """Call a command's `main` with its arguments and return the exit code."""
     name = Path(sys.argv[0]).name
     try:
@@ -25,3 +29,32 @@ def run(main: Callable[[Sequence[str]], int]) -> int:
     except BrokenPipeError:  # `make logs | head`
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.errno not in NOT_OURS or not error.filename:
+            raise
+        trouble = from_file_system(error)
+        show.problem(name, trouble)
+        return trouble.code
+
+
+def from_file_system(error: OSError) -> show.Problem:
+    """A file that cannot be written is the host's matter, not a fault of the program: say which, and whose it is."""
+    path = Path(os.fsdecode(error.filename))
+    what = f"{path}: {error.strerror}"
+    there = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
+    if (
+        error.errno not in {errno.EACCES, errno.EPERM}
+        or not there.exists()
+        or there.stat().st_uid == os.geteuid()
+    ):
+        return show.Problem(what)
+    return show.Problem(
+        what, f"It belongs to user {user_name(there)}. To make it yours:  sudo chown -R $USER {there}"
+    )
+
+
+def user_name(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:
+        return str(path.stat().st_uid)

@@ -89,10 +89,14 @@ def follow(
     argv: Sequence[str | Path],
     tick: Callable[[float, str], None],
     *,
+    pick: Callable[[str], str] = str.strip,
     every_s: float = 0.5,
     env: Mapping[str, str] | None = None,
 ) -> Done:
-    """Run a program to its end; `tick(elapsed seconds, its last line)` is called every `every_s`."""
+    """Run a program to its end; every `every_s`, `tick(elapsed seconds, what it is at)` is called.
+
+    What it is at: its last line of output for which `pick` gives a text.
+    """
     began = time.monotonic()
     out: list[str] = []
     err: list[str] = []
@@ -126,7 +130,8 @@ def follow(
                 child.wait(timeout=every_s)
                 break
             except subprocess.TimeoutExpired:
-                tick(time.monotonic() - began, out[-1].strip() if out else "")
+                at = next((text for line in reversed(out[-100:]) if (text := pick(line))), "")
+                tick(time.monotonic() - began, at)
     except BaseException:  # Ctrl-C: the child got it too, and must not outlive us
         child.terminate()
         child.wait()

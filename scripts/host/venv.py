@@ -212,7 +212,7 @@ def pip(venv: Venv, title: str, options: Sequence[str]) -> None:
     ]
     say("install", title)
     with ticking("") as ticker:
-        done = proc.follow(command, ticker.tick)
+        done = proc.follow(command, ticker.tick, pick=pip_is_at)
     if not done.ok:
         print("\n".join(done.err.splitlines()[-12:]), file=sys.stderr)
         raise Problem(
@@ -220,6 +220,23 @@ def pip(venv: Venv, title: str, options: Sequence[str]) -> None:
             "Then run it again: what is installed is kept. Behind a proxy: set https_proxy.",
             code=1,
         )
+
+
+def pip_is_at(line: str) -> str:
+    """What a line of pip's output says of its progress; empty for the many that say nothing of it.
+
+    >>> pip_is_at("  Downloading torch-2.14.1-cp311-cp311-manylinux_2_28_x86_64.whl (531.2 MB)")
+    'downloading torch-2.14.1 (531.2 MB)'
+    >>> pip_is_at("Installing collected packages: mpmath, torch"), pip_is_at("  Successfully uninstalled pip-23.0.1")
+    ('installing 2 packages', '')
+    """
+    if match := re.search(r"Downloading (?:\S*/)?([^/\s-]+-[^-\s]+)\S*(?: (\(.*\)))?", line):
+        return f"downloading {' '.join(filter(None, match.groups()))}"
+    if match := re.match(r"Collecting ([^\s;(]+)", line):
+        return f"looking for {match[1]}"
+    if match := re.match(r"Installing collected packages: (.+)", line):
+        return f"installing {match[1].count(',') + 1} packages"
+    return ""
 
 
 def forget_other_torch(venv: Venv, lock: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from host import command, show
+from host import show
 
 
 def test_long_text_is_wrapped_beside_its_label() -> None:
@@ -26,27 +26,3 @@ def test_elsewhere_than_on_a_terminal_a_wait_is_a_line_now_and_then(
         for second in range(12):
             ticker.tick(second, f"round\n{second}")
     assert capsys.readouterr().out == "wait         5 s  round 5\nwait        10 s  round 10\n"
-
-
-def test_a_problem_is_what_and_what_to_do_and_a_code(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["/x/scripts/up"])
-
-    def main(_: object) -> int:
-        raise show.Problem("it is broken", "mend it", code=1)
-
-    assert command.run(main) == 1
-    assert capsys.readouterr() == ("", "up: it is broken\n  mend it\n")
-
-
-def test_ctrl_c_is_130_without_a_traceback(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["/x/scripts/up"])
-
-    def main(_: object) -> int:
-        raise KeyboardInterrupt
-
-    assert command.run(main) == 130
-    assert capsys.readouterr().err == "\nup: interrupted\n"
