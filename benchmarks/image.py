@@ -82,6 +82,7 @@ class Bench:
 
     def build_once(self, *options: str) -> float:
         arguments = [f"--build-arg=VARIANT={self.variant}", f"--build-arg=BASE_IMAGE={self.base}"]
+        arguments += ["--build-arg=TORCH_INDEX="]  # as compose.yaml: one build cache for both
         if CA_BUNDLE.exists():
             arguments.append(f"--secret=id=ca_bundle,src={CA_BUNDLE}")
         began = time.monotonic()

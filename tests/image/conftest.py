@@ -77,7 +77,8 @@ def build(engine: Engine, base_image: str) -> Callable[..., subprocess.Completed
     """`docker build` with this machine's base and certificates."""
 
     def run(*options: str, check: bool = True, **arguments: str) -> subprocess.CompletedProcess[str]:
-        arguments = {"VARIANT": VARIANT, "BASE_IMAGE": base_image, **arguments}
+        # All that compose.yaml gives, so that both share one build cache.
+        arguments = {"VARIANT": VARIANT, "BASE_IMAGE": base_image, "TORCH_INDEX": "", **arguments}
         flags = [f"--build-arg={name}={value}" for name, value in arguments.items()]
         if CA_BUNDLE.exists():
             flags.append(f"--secret=id=ca_bundle,src={CA_BUNDLE}")

@@ -87,6 +87,17 @@ def test_started_twice_it_is_the_same_engine(second: OwnEngine) -> None:
     assert second._running() == before
 
 
+def test_two_daemons_never_run_on_the_same_images(second: OwnEngine) -> None:
+    """Even where the record of the first one is lost."""
+    record = second.state / "running.json"
+    kept = record.read_text()
+    record.unlink()
+    with pytest.raises(engine.EngineError, match="another engine runs on"):
+        second.start()
+    record.write_text(kept)
+    assert second.docker("info").returncode == 0
+
+
 def test_its_end_leaves_no_process_no_bridge_and_no_rule(second: OwnEngine, small: str) -> None:
     serve(second, small)
     second.docker("network", "create", "another")

@@ -1,0 +1,141 @@
+"""make up, in a copy of the checkout, with the engine: what a new user does first."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.engine import Engine
+
+from .conftest import CA_BUNDLE, ROOT, SSH_OPTIONS, VARIANT, free_port
+from .test_compose import memlock
+
+
+class Checkout:
+    """A copy of what git knows of this checkout, with make in it."""
+
+    def __init__(self, engine: Engine, folder: Path, key: Path, base: str) -> None:
+        self.folder = folder / "torchtap"
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
+        names = [name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+        for name in names:
+            target = self.folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes((ROOT / name).read_bytes())
+            target.chmod((ROOT / name).stat().st_mode)
+        home = folder / "home"
+        (home / ".ssh").mkdir(parents=True)
+        (home / ".ssh" / "id_ed25519.pub").write_text(key.with_suffix(".pub").read_text())
+        self.ssh_port, self.jupyter_port = free_port(), free_port()
+        self.env = {
+            **{name: value for name, value in engine.env.items() if name not in ("SSH_AUTH_SOCK", "VARIANT")},
+            "HOME": str(home),
+            "COMPOSE_PROJECT_NAME": f"torchtap-up-{os.getpid()}",
+            "BASE_IMAGE": base,
+            "JUPYTER_PORT": str(self.jupyter_port),
+            "SSH_PORT": str(self.ssh_port),
+            "MEMLOCK": str(memlock()),
+            **({"TORCHTAP_CA_BUNDLE": str(CA_BUNDLE)} if CA_BUNDLE.exists() else {}),
+        }
+
+    def make(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            ["make", *words],
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=1500,
+            check=False,
+        )
+        assert not check or done.returncode == 0, (
+            f"make {words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
+        return done
+
+
+@pytest.fixture
+def checkout(
+    simulated: Engine, image: str, ssh_key: Path, tmp_path: Path, base_image: str
+) -> Iterator[Checkout]:
+    """Only with our own engine: make up uses the name torchtap:VARIANT, which may be a user's on another."""
+    copy = Checkout(simulated, tmp_path, ssh_key, base_image)
+    yield copy
+    copy.make("down", check=False)
+
+
+def test_make_up_takes_the_gpu_and_ends_with_verdict_link_and_ssh(checkout: Checkout, ssh_key: Path) -> None:
+    said = checkout.make("up", f"VARIANT={VARIANT}").stdout
+    assert re.search(r"gpu +Docker hands it out .*NVIDIA H200", said)
+    assert re.search(r"selftest +WARN: ", said), "a simulated GPU is never a pass"
+    link = re.search(rf"http://127\.0\.0\.1:{checkout.jupyter_port}/lab\?token=[0-9a-f]+", said)
+    assert link
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(link[0].replace("/lab?", "/api/status?"), timeout=20) as answer:
+        assert answer.status == 200
+    assert f"ssh -p {checkout.ssh_port} dev@127.0.0.1" in said
+    command = [
+        "ssh",
+        *SSH_OPTIONS,
+        "-i",
+        str(ssh_key),
+        "-p",
+        str(checkout.ssh_port),
+        "dev@127.0.0.1",
+        "nvidia-smi",
+        "-L",
+    ]
+    assert (
+        "NVIDIA H200"
+        in subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    )
+
+    assert checkout.make("url").stdout.strip() == link[0]
+    assert "healthy" in checkout.make("status").stdout
+    assert (
+        "dev"
+        in subprocess.run(
+            ["make", "shell"],
+            cwd=checkout.folder,
+            env=checkout.env,
+            input="id -un\n",
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    )
+    assert "JupyterLab on port 8888" in checkout.make("logs").stdout
+    assert checkout.make("selftest").returncode == 0
+    checkout.make("down")
+    assert "nothing runs" in checkout.make("status", check=False).stdout
+
+
+def test_make_up_on_the_cpu(checkout: Checkout) -> None:
+    said = checkout.make("up", f"VARIANT={VARIANT}", "MODE=cpu", "SSH_KEY=none").stdout
+    assert re.search(r"selftest +PASS: ", said)
+    assert re.search(r"ssh +off", said)
+    assert "compose.cpu.yaml" in (checkout.folder / ".env").read_text()
+
+
+def test_make_up_without_a_gpu_to_hand_out_falls_back_to_the_cpu(
+    checkout: Checkout, simulated: Engine
+) -> None:
+    simulated.restart("none")
+    try:
+        said = checkout.make("up", f"VARIANT={VARIANT}").stdout
+        assert re.search(r"mode +cpu", said)
+        assert re.search(r"selftest +PASS: ", said)
+        checkout.make("down")
+    finally:
+        simulated.restart("hook")
