@@ -8,10 +8,13 @@ The table is that of docs/modes.md; "raises" stands for the one error text of cu
 
 from __future__ import annotations
 
+import doctest
+import re
 import threading
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,47 +197,71 @@ def traced_in_eval() -> None:
 
 
 ROWS: list[tuple[str, Callable[[], None], str]] = [
-    ("eval at forward, eval at backward", lambda: mode_at_forward_and_backward(False, False), "raises"),
-    ("eval at forward, train at backward", lambda: mode_at_forward_and_backward(False, True), "raises"),
-    ("train at forward, eval at backward", lambda: mode_at_forward_and_backward(True, False), "ok"),
-    ("train at forward, train at backward", lambda: mode_at_forward_and_backward(True, True), "ok"),
-    ("rnn.training = False in a train model", rnn_attribute_written, "raises"),
-    ("rnn train in an eval model", rnn_train_root_eval, "ok"),
-    ("train loss + eval loss", losses_of_both_modes_summed, "raises"),
-    ("state of an eval forward fed on", lambda: state_of_an_eval_forward(False), "raises"),
-    ("state of an eval forward detached", lambda: state_of_an_eval_forward(True), "ok"),
-    ("only hy in the loss", lambda: only_final_state_used(0), "raises"),
-    ("only cy in the loss", lambda: only_final_state_used(1), "raises"),
-    ("rnn output not in the loss", rnn_output_not_used, "ok"),
-    ("loss times zero", loss_times_zero, "raises"),
-    ("autograd.grad of the head only", gradients_of_later_parameters_only, "ok"),
-    ("backward(inputs=head)", backward_into_later_parameters_only, "ok"),
-    ("frozen rnn, plain input", lambda: frozen_rnn("nothing"), "ok"),
-    ("frozen rnn after a trained embedding", lambda: frozen_rnn("embedding"), "raises"),
-    ("frozen rnn, learnable state", lambda: frozen_rnn("learnable state"), "raises"),
-    ("frozen rnn, gradient of the input", lambda: frozen_rnn("input"), "raises"),
-    ("no_grad forward", lambda: forward_without_grad(torch.no_grad), "does not require grad"),
-    ("inference_mode forward", lambda: forward_without_grad(torch.inference_mode), "does not require grad"),
-    ("rnn output detached", output_detached, "ok"),
-    ("LSTMCell", lambda: cells(nn.LSTMCell), "ok"),
-    ("GRUCell", lambda: cells(nn.GRUCell), "ok"),
-    ("RNNCell", lambda: cells(nn.RNNCell), "ok"),
-    ("cudnn off at forward", lambda: cudnn_off(True, False), "ok"),
-    ("cudnn off at forward and backward", lambda: cudnn_off(True, True), "ok"),
-    ("cudnn off at backward only", lambda: cudnn_off(False, True), "raises"),
-    ("empty batch", empty_batch, "ok"),
-    ("direct .forward()", direct_forward, "raises"),
-    ("torch.func.grad, eval", lambda: functional_gradient(False), "raises"),
-    ("torch.func.grad, train", lambda: functional_gradient(True), "ok"),
-    ("checkpoint, eval and eval", lambda: checkpointed(False, False, False), "raises"),
-    ("checkpoint, train and train", lambda: checkpointed(True, True, False), "ok"),
-    ("checkpoint, train then eval", lambda: checkpointed(True, False, False), "different metadata"),
-    ("checkpoint, eval then train", lambda: checkpointed(False, True, False), "different metadata"),
-    ("reentrant checkpoint, eval then train", lambda: checkpointed(False, True, True), "ok"),
-    ("reentrant checkpoint, train then eval", lambda: checkpointed(True, False, True), "raises"),
-    ("torch.compile, eval", lambda: compiled(False), "raises"),
-    ("torch.compile, train", lambda: compiled(True), "ok"),
-    ("traced in eval, then train()", traced_in_eval, "raises"),
+    ("forward in eval, backward in eval", lambda: mode_at_forward_and_backward(False, False), "raises"),
+    (
+        "forward in eval, `train()` before backward",
+        lambda: mode_at_forward_and_backward(False, True),
+        "raises",
+    ),
+    ("forward in train, `eval()` before backward", lambda: mode_at_forward_and_backward(True, False), "ok"),
+    ("forward in train, backward in train", lambda: mode_at_forward_and_backward(True, True), "ok"),
+    ("`rnn.training = False` in a model in train mode", rnn_attribute_written, "raises"),
+    ("only the RNN in train, the model in eval", rnn_train_root_eval, "ok"),
+    ("a loss of a train forward plus one of an eval forward", losses_of_both_modes_summed, "raises"),
+    ("state of an eval forward, fed into a train forward", lambda: state_of_an_eval_forward(False), "raises"),
+    ("the same state, detached", lambda: state_of_an_eval_forward(True), "ok"),
+    ("only `hy` of an eval forward in the loss", lambda: only_final_state_used(0), "raises"),
+    ("only `cy` of an eval forward in the loss", lambda: only_final_state_used(1), "raises"),
+    ("RNN in eval, its output not in the loss", rnn_output_not_used, "ok"),
+    ("RNN in eval, loss multiplied by 0", loss_times_zero, "raises"),
+    ("`torch.autograd.grad` for parameters after the RNN only", gradients_of_later_parameters_only, "ok"),
+    ("`backward(inputs=...)` for parameters after the RNN only", backward_into_later_parameters_only, "ok"),
+    ("frozen RNN in eval, input without gradient", lambda: frozen_rnn("nothing"), "ok"),
+    ("frozen RNN in eval after a trained embedding", lambda: frozen_rnn("embedding"), "raises"),
+    ("frozen RNN in eval, learnable initial state", lambda: frozen_rnn("learnable state"), "raises"),
+    ("frozen RNN in eval, gradient of the input (saliency)", lambda: frozen_rnn("input"), "raises"),
+    ("forward under `no_grad`", lambda: forward_without_grad(torch.no_grad), "does not require grad"),
+    (
+        "forward under `inference_mode`",
+        lambda: forward_without_grad(torch.inference_mode),
+        "does not require grad",
+    ),
+    ("RNN in eval, output detached", output_detached, "ok"),
+    ("`LSTMCell` in eval", lambda: cells(nn.LSTMCell), "ok"),
+    ("`GRUCell` in eval", lambda: cells(nn.GRUCell), "ok"),
+    ("`RNNCell` in eval", lambda: cells(nn.RNNCell), "ok"),
+    ("eval, cuDNN off at the forward", lambda: cudnn_off(True, False), "ok"),
+    ("eval, cuDNN off at forward and backward", lambda: cudnn_off(True, True), "ok"),
+    ("eval, cuDNN off at backward only", lambda: cudnn_off(False, True), "raises"),
+    ("eval, empty batch", empty_batch, "ok"),
+    ("eval, `rnn.forward(x)` instead of `rnn(x)`", direct_forward, "raises"),
+    ("`torch.func.grad` in eval", lambda: functional_gradient(False), "raises"),
+    ("`torch.func.grad` in train", lambda: functional_gradient(True), "ok"),
+    ("checkpoint, eval at forward and backward", lambda: checkpointed(False, False, False), "raises"),
+    ("checkpoint, train at forward and backward", lambda: checkpointed(True, True, False), "ok"),
+    (
+        "checkpoint, train at forward, eval at backward",
+        lambda: checkpointed(True, False, False),
+        "different metadata",
+    ),
+    (
+        "checkpoint, eval at forward, train at backward",
+        lambda: checkpointed(False, True, False),
+        "different metadata",
+    ),
+    (
+        "reentrant checkpoint, eval at forward, train at backward",
+        lambda: checkpointed(False, True, True),
+        "ok",
+    ),
+    (
+        "reentrant checkpoint, train at forward, eval at backward",
+        lambda: checkpointed(True, False, True),
+        "raises",
+    ),
+    ("`torch.compile` (default), eval", lambda: compiled(False), "raises"),
+    ("`torch.compile` (default), train", lambda: compiled(True), "ok"),
+    ("`torch.jit.trace` in eval, then `train()`", traced_in_eval, "raises"),
 ]
 
 
@@ -249,6 +276,23 @@ def test_decision_table(situation: Callable[[], None], expected: str) -> None:
         else:
             with pytest.raises((RuntimeError, CheckpointError), match=errors.get(expected, expected)):
                 situation()
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "modes.md"
+
+
+def test_docs_show_this_table() -> None:
+    """Every row, in this order, with this result."""
+    shown = re.findall(
+        r"^\| (.+) \| (raises|ok|another error: .+) \|$", DOCS.read_text("utf-8"), re.MULTILINE
+    )
+    assert shown == [
+        (name, end if end in ("raises", "ok") else f"another error: {end}") for name, _, end in ROWS
+    ]
+
+
+def test_example_in_the_docs_runs() -> None:
+    assert doctest.testfile(str(DOCS), module_relative=False).failed == 0
 
 
 RAISING = {name: situation for name, situation, expected in ROWS if expected == "raises"}
@@ -434,6 +478,7 @@ def test_keyword_arguments_are_understood() -> None:
             assert out.grad_fn.name() == "CudnnRnnBackward0"
 
 
+@pytest.mark.filterwarnings("ignore:The tensor attributes")
 @pytest.mark.parametrize("strict", [False, True])
 def test_exported_rnns_stay_decomposed(strict: bool) -> None:
     """On a GPU an exported RNN never reaches cuDNN, so no _cudnn_rnn may be recorded here either."""
