@@ -49,10 +49,11 @@ Gpu = Literal["hook", "cdi", "none"]
 
 STATE_VARIABLE = "TORCHTAP_ENGINE_DIR"
 DEFAULT_SOCKET = Path("/var/run/docker.sock")
-PATH_IN_ROOT = "/usr/sbin:/usr/bin:/sbin:/bin"
+
 HOOK_FOLDER = "/torchtap/tests/engine/simulate/hook"
 SOCKET_LIMIT = 100  # of the 107 bytes a socket's path may have
 NEW_NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private")
+DATA_LOCK = "lock-of-data"  # held by enter-root.sh and all that it starts
 OVERLAY_TEST = "lowerdir=lower,upperdir=upper,workdir=work"
 START_LIMIT_S = 60
 STOP_LIMIT_S = 40
@@ -189,6 +190,7 @@ class OwnEngine(Engine):
 
     def _start(self, gpu: Gpu) -> None:
         _refuse_where_impossible()
+        self._refuse_a_second_daemon()
         began = time.monotonic()
         try:
             privateroot.build(self.root, say)
@@ -216,7 +218,7 @@ class OwnEngine(Engine):
             "shutdown-timeout": 5,
         }
         _write(self.root / "etc/docker/daemon.json", json.dumps(daemon, indent=2))
-        path = f"{HOOK_FOLDER}:{PATH_IN_ROOT}" if gpu == "hook" else PATH_IN_ROOT
+        path = f"{HOOK_FOLDER}:{privateroot.SYSTEM_PATH}" if gpu == "hook" else privateroot.SYSTEM_PATH
         if self.log.exists():
             self.log.replace(self.log.with_suffix(".log.1"))
         with self.log.open("wb") as log:
@@ -238,14 +240,28 @@ class OwnEngine(Engine):
                 stderr=log,
                 start_new_session=True,
                 cwd="/",
+                env=privateroot.system_environment(),
             )
+        # At once: an engine that is not recorded could be neither stopped nor told from none.
+        record = {"launcher": launcher.pid, "started": _start_time(launcher.pid), "gpu": gpu}
+        _write(self.state / "running.json", json.dumps(record))
         try:
-            self._wait_until_it_answers(launcher, sockets / "docker.sock", gpu)
+            self._wait_until_it_answers(launcher, sockets / "docker.sock")
         except BaseException:  # an interrupt too: nothing is left half started
             self._stop()
             raise
         self.started_here = True
         say(f"engine ready after {time.monotonic() - began:.1f} s (GPU: {gpu}; log: {self.log})")
+
+    def _refuse_a_second_daemon(self) -> None:
+        """Two daemons would spoil each other's images: one that lost its record still holds this lock."""
+        with (self.state / DATA_LOCK).open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise EngineError(
+                    f"another engine runs in {self.state}, though running.json does not know it; end its dockerd first"
+                ) from None
 
     def _prepare_simulation(self, gpu: Gpu) -> None:
         # Nothing is left over from an earlier run: a host that a test chose must not surprise the next one.
@@ -260,31 +276,29 @@ class OwnEngine(Engine):
         if gpu == "cdi":
             cdi.write(hosts.load(hosts.DEFAULT_HOST), self.simulation)
 
-    def _wait_until_it_answers(self, launcher: subprocess.Popen[bytes], address: Path, gpu: Gpu) -> None:
+    def _wait_until_it_answers(self, launcher: subprocess.Popen[bytes], address: Path) -> None:
         deadline = time.monotonic() + START_LIMIT_S
-        recorded = False
         while time.monotonic() < deadline:
             if launcher.poll() is not None:
                 raise EngineError(f"dockerd ended with exit status {launcher.returncode}; {self._log_end()}")
-            if not recorded and (init := _child_of(launcher.pid)):
-                record = {"pid": init, "started": _start_time(init), "launcher": launcher.pid, "gpu": gpu}
-                _write(self.state / "running.json", json.dumps(record))
-                recorded = True
-            if recorded and answers(address):
+            if answers(address):
                 return
             time.sleep(0.05)
         raise EngineError(f"dockerd gave no answer in {START_LIMIT_S} s; {self._log_end()}")
 
     def _stop(self) -> None:
         if running := self._running():
-            pid = running["pid"]
-            _signal(pid, signal.SIGTERM)
-            if not _wait_gone(pid, running["started"], STOP_LIMIT_S):
-                say(f"dockerd (pid {pid}) has not stopped in {STOP_LIMIT_S} s: killed")
-                _signal(pid, signal.SIGKILL)
-                _wait_gone(pid, running["started"], 10)
+            init, launcher = running["pid"], running["launcher"]
+            if init:
+                _signal(init, signal.SIGTERM)  # it passes the signal on to dockerd, which ends its containers
+            if not _wait_gone(launcher, running["started"], STOP_LIMIT_S):
+                say(f"dockerd has not stopped in {STOP_LIMIT_S} s: killed")
+                _signal(
+                    launcher, signal.SIGKILL
+                )  # --kill-child: the init, and with it the namespace, goes too
+                _wait_gone(launcher, running["started"], 10)
             with contextlib.suppress(ChildProcessError):  # ours to reap if this process started it
-                os.waitpid(running["launcher"], 0)
+                os.waitpid(launcher, 0)
             say("engine stopped")
         if (self.state / "network.json").exists() and self.root.exists():
             self._network().down()
@@ -292,13 +306,18 @@ class OwnEngine(Engine):
         (_socket_folder(self.state) / "docker.sock").unlink(missing_ok=True)
 
     def _running(self) -> dict[str, Any] | None:
-        """The record of the running engine; a record of one that ended (killed, rebooted) counts as none."""
+        """The record of the running engine, and its init's "pid" (None: it is just starting or ending).
+
+        A record of an engine that has ended (killed, machine restarted) counts as none.
+        """
         try:
             record: dict[str, Any] = json.loads((self.state / "running.json").read_text())
         except (OSError, ValueError):
             return None
         # A pid is given out again; together with its start time it is not.
-        return record if _start_time(record["pid"]) == record["started"] else None
+        if _start_time(record["launcher"]) != record["started"]:
+            return None
+        return {**record, "pid": _child_of(record["launcher"])}
 
     def _network(self) -> Network:
         """This engine's network, with the range it had before: its stored networks lie in it."""
@@ -409,9 +428,10 @@ def _refuse_where_impossible() -> None:
         raise EngineUnavailable("no Docker engine is reachable, and one of our own needs Linux")
     if os.geteuid() != 0:
         raise EngineUnavailable("no Docker engine is reachable, and starting one of our own needs root")
-    if not (shutil.which("mmdebstrap") or shutil.which("apt-get")):
+    if not (privateroot.is_installed("mmdebstrap") or privateroot.is_installed("apt-get")):
         raise EngineUnavailable("no Docker engine is reachable, and one of our own needs Debian's apt-get")
-    tried = subprocess.run([*NEW_NAMESPACES, "true"], capture_output=True, text=True, check=False)
+    env = privateroot.system_environment()
+    tried = subprocess.run([*NEW_NAMESPACES, "true"], env=env, capture_output=True, text=True, check=False)
     if tried.returncode != 0:
         why = tried.stderr.strip()
         raise EngineUnavailable(f"no Docker engine is reachable, and new namespaces are refused here ({why})")
@@ -425,6 +445,7 @@ def _storage_driver(state: Path) -> str:
         tried = subprocess.run(
             [*NEW_NAMESPACES, "mount", "-t", "overlay", "overlay", "-o", OVERLAY_TEST, "merged"],
             cwd=folder,
+            env=privateroot.system_environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -537,6 +558,9 @@ def main(arguments: list[str] | None = None) -> int:
     except EngineError as error:
         say(str(error))
         return 1
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
     return 0
 
 

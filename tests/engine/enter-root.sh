@@ -5,6 +5,11 @@
 set -eu
 root=$1 data=$2 sockets=$3 tests=$4 simulate=$5 repository=$6 daemon_path=$7
 
+# engine.py asks for this lock before it starts an engine. It is passed on to dockerd and all it starts, and ends
+# with the last of them.
+exec 9>> "$data/../lock-of-data"
+flock --nonblock 9
+
 # pivot_root wants a mount point. A plain chroot is not enough: layers then fail to import ("remount /, flags: 0x84000").
 # Unbindable while we work, so that binding a folder that holds the root does not copy all of this into itself.
 mount --bind "$root" "$root"

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.engine.privateroot import system_environment
+
 # Ranges to choose from: high in 10/8, where clouds, VPNs and Docker's default pools (172.16/12) seldom are.
 CANDIDATES = tuple(f"10.{second}.0.0/16" for second in range(213, 250))
 
@@ -92,7 +94,10 @@ class Network:
 
 def _in_root(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
     # Same network namespace, but the private root's tools: a bare machine may have neither iptables nor ip.
-    return subprocess.run(["chroot", str(root), *command], capture_output=True, text=True, check=False)
+    env = system_environment()
+    return subprocess.run(
+        ["chroot", str(root), *command], env=env, capture_output=True, text=True, check=False
+    )
 
 
 def _addresses(root: Path) -> Iterator[tuple[str, str]]:

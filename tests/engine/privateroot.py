@@ -26,12 +26,27 @@ PACKAGES = (
     "python3",  # the simulated NVIDIA hook runs inside
 )
 HOST_TOOLS = {"mmdebstrap": "mmdebstrap", "gcc": "gcc", "unshare": "util-linux"}  # command → package
+SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 MARK = "torchtap-recipe"
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 class RootError(RuntimeError):
     """The private root could not be made."""
+
+
+def system_environment() -> dict[str, str]:
+    """The environment with the administrator's folders on PATH: `su` leaves them out, and mount tools lie there."""
+    return {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"}
+
+
+def is_installed(command: str) -> bool:
+    """Whether this machine has a command.
+
+    >>> is_installed("sh"), is_installed("no-such-command")
+    (True, False)
+    """
+    return shutil.which(command, path=system_environment()["PATH"]) is not None
 
 
 def recipe() -> str:
@@ -75,7 +90,7 @@ def bootstrap(suite: str, packages: tuple[str, ...], target: str, *options: str)
     """
     include = f"--include={','.join(packages)}"
     command = ["mmdebstrap", "--quiet", "--variant=minbase", include, *options, suite, target]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=system_environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = (done.stderr + done.stdout).strip().splitlines()[-8:]
         raise RootError("\n  ".join([f"mmdebstrap {suite} failed (exit status {done.returncode}):", *lines]))
@@ -83,13 +98,13 @@ def bootstrap(suite: str, packages: tuple[str, ...], target: str, *options: str)
 
 def install_host_tools(say: Callable[[str], None]) -> None:
     """apt-get what is missing on this machine. Raises `RootError` where that cannot be done."""
-    missing = sorted({package for command, package in HOST_TOOLS.items() if not shutil.which(command)})
+    missing = sorted({package for command, package in HOST_TOOLS.items() if not is_installed(command)})
     if not missing:
         return
-    if not shutil.which("apt-get"):
+    if not is_installed("apt-get"):
         raise RootError(f"{', '.join(missing)} not installed and there is no apt-get to install with")
     say(f"installing {', '.join(missing)}")
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    quiet = {**system_environment(), "DEBIAN_FRONTEND": "noninteractive"}
     packages = [*missing, "debian-archive-keyring"]
     for command in (
         ["apt-get", "-qq", "update"],

@@ -92,7 +92,7 @@ def test_two_daemons_never_run_on_the_same_images(second: OwnEngine) -> None:
     record = second.state / "running.json"
     kept = record.read_text()
     record.unlink()
-    with pytest.raises(engine.EngineError, match="another engine runs on"):
+    with pytest.raises(engine.EngineError, match="another engine runs in"):
         second.start()
     record.write_text(kept)
     assert second.docker("info").returncode == 0

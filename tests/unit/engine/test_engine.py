@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -83,7 +84,7 @@ def test_own_means_own_although_another_is_reachable(
     [
         ("os.geteuid", lambda: 1000, "starting one of our own needs root"),
         ("sys.platform", "darwin", "needs Linux"),
-        ("shutil.which", lambda name, path=None: None, "needs Debian's apt-get"),
+        ("privateroot.is_installed", lambda name: False, "needs Debian's apt-get"),
     ],
 )
 def test_a_machine_that_cannot_run_one_is_told_in_one_line(
@@ -140,8 +141,8 @@ def own(state: Path) -> OwnEngine:
         None,
         "",
         '{"pid": ',
-        json.dumps({"pid": os.getpid(), "started": "1", "gpu": "hook"}),
-        json.dumps({"pid": 2**22 + 1, "started": "1", "gpu": "hook"}),
+        json.dumps({"launcher": os.getpid(), "started": "1", "gpu": "hook"}),
+        json.dumps({"launcher": 2**22 + 1, "started": "1", "gpu": "hook"}),
     ],
     ids=["none", "empty", "torn", "pid given to another", "no such pid"],
 )
@@ -152,9 +153,17 @@ def test_a_stale_record_means_not_running(tmp_path: Path, record: str | None) ->
 
 
 def test_a_true_record_means_running(tmp_path: Path) -> None:
-    record = {"pid": os.getpid(), "started": engine._start_time(os.getpid()), "gpu": "cdi"}
-    (tmp_path / "running.json").write_text(json.dumps(record))
-    assert own(tmp_path).gpu == "cdi"
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout
+        child = int(launcher.stdout.readline())
+        record = {"launcher": launcher.pid, "started": engine._start_time(launcher.pid), "gpu": "cdi"}
+        (tmp_path / "running.json").write_text(json.dumps(record))
+        running = own(tmp_path)._running()
+        os.kill(child, signal.SIGTERM)
+    assert running == {**record, "pid": child}
+    assert own(tmp_path).gpu is None
 
 
 def test_stopping_what_does_not_run_is_fine(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_a_failed_build_is_no_root_and_says_why(tmp_path: Path, tools: Path) -> 
 
 
 def test_missing_tools_without_apt_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(privateroot, "SYSTEM_PATH", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RootError, match="gcc, mmdebstrap, util-linux not installed and there is no apt-get"):
         privateroot.install_host_tools(nothing)
@@ -67,6 +68,7 @@ def test_missing_tools_without_apt_are_named(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_a_failing_apt_get_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake(tmp_path / "bin", "apt-get", 'echo "E: cannot lock" >&2; exit 100')
+    monkeypatch.setattr(privateroot, "SYSTEM_PATH", "")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(RootError, match="apt-get -qq update failed: E: cannot lock"):
         privateroot.install_host_tools(nothing)
