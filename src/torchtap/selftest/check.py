@@ -64,6 +64,7 @@ SKIP_REASONS: dict[str, str] = {
     "by_design": "by design: this machine is meant to have no GPU (--device cpu or TORCHTAP_DEVICE=cpu)",
     "simulated": "simulated: only a real GPU can show this",
     "left_out": "left out with --skip",
+    "left_alone": "not tried: it would ask the driver, which does not answer",
     "not_reported": "this GPU does not report it",
     "not_applicable": "does not apply here",
 }

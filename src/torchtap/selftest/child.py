@@ -44,17 +44,29 @@ def import_torch(_: Reporter) -> Values:
 
 
 def torch_build(_: Reporter) -> Values:
-    """The architectures this torch has code for. Answers without a GPU."""
+    """The architectures this torch has code for.
+
+    Not torch.cuda.get_arch_list(): until torch 2.9 it asks the driver first, which may hang.
+    """
     import torch
 
-    return {"arch_list": torch.cuda.get_arch_list()}
+    flags = getattr(torch._C, "_cuda_getArchFlags", None)
+    return {"arch_list": (flags() or "").split() if flags is not None else []}
 
 
 def torch_cudnn(_: Reporter) -> Values:
-    """cuDNN's version, as the loaded library says it, and the files that are mapped. Answers without a GPU."""
+    """cuDNN's version as the loaded library says it, and the files that are mapped.
+
+    torch.backends.cudnn.version() says the same, but starts CUDA for it, which may hang or crash: seen with a libcuda
+    that aborts. It is asked only where cuDNN is no library of its own (a static build).
+    """
     import torch
 
-    version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    files = _mapped("libcudnn.so")
+    if files:
+        version: int | None = ctypes.CDLL(files[0]).cudnnGetVersion()
+    else:
+        version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     return {"version": version, "files": _mapped("libcudnn")}
 
 
@@ -321,16 +333,17 @@ def _mapped(name: str) -> list[str]:
 
 
 # -- Running the steps -----------------------------------------------------------------------------------------------
-# In this order: what needs no GPU comes first, so that a crash of the driver does not take it away.
+# In this order: what leaves the driver alone comes first, so that a crash of the driver does not take it away. An LSTM
+# on the CPU is not among it: the first backward() makes autograd count the devices of every backend, so it starts CUDA.
 STEPS: dict[str, Callable[[Reporter], Values]] = {
     "torch.import": import_torch,
     "torch.build": torch_build,
     "torch.cudnn": torch_cudnn,
     "cpu.matmul": cpu_matmul,
-    "cpu.rnn": cpu_rnn,
     "nodes": open_nodes,
     "cuda.library": cuda_library,
     "cuda.init": cuda_init,
+    "cpu.rnn": cpu_rnn,
     "torch.cuda": torch_cuda,
     "gpu.matmul": gpu_matmul,
     "gpu.cudnn": gpu_cudnn,

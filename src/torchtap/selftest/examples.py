@@ -77,7 +77,6 @@ GOOD_STEPS: Mapping[str, Mapping[str, object]] = {
     "torch.build": {"arch_list": ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]},
     "torch.cudnn": {"version": 92400, "files": []},
     "cpu.matmul": {"gpus": [{"index": -1, "checked": 262144, "wrong": 0}]},
-    "cpu.rnn": {"gpus": [{"index": -1, "checked": 8320, "wrong": 0}]},
     "nodes": {"nodes": {f"/dev/{name}": "ok" for name in _NODES}},
     "cuda.library": {
         "found": True,
@@ -87,6 +86,7 @@ GOOD_STEPS: Mapping[str, Mapping[str, object]] = {
         "error": None,
     },
     "cuda.init": {"code": 0, "name": "CUDA_SUCCESS", "cuda": "13.1", "count": 1},
+    "cpu.rnn": {"gpus": [{"index": -1, "checked": 8320, "wrong": 0}]},
     "torch.cuda": {"gpus": [{"index": 0, "name": "NVIDIA H200", "capability": "9.0", "memory_mib": 143156}]},
     "gpu.matmul": {"gpus": [{"index": 0, "checked": 524288, "wrong": 0}]},
     "gpu.cudnn": {"gpus": [{"index": 0, "checked": 18432, "wrong": 0}]},
@@ -156,11 +156,11 @@ def examples() -> Iterator[tuple[str, Report]]:
     stuck = ask_smi(["index"], find=lambda: "/usr/bin/nvidia-smi", run=lambda *_, **__: hung)
     yield (
         "nvidia-smi hangs",
-        _report(replace(fine, smi=stuck, child=read_lines(child_answer(_until("cpu.rnn"))))),
+        _report(replace(fine, smi=stuck, child=read_lines(child_answer(_until("cpu.matmul"))))),
     )
     crash = child_answer(_until("torch.cuda"), dies_in="gpu.matmul", rc=-6)
     yield "the driver crashes", _report(replace(fine, child=read_lines(crash)))
-    by_design = Facts(device=Device.CPU, host=bare, child=read_lines(child_answer(_until("cpu.rnn"))))
+    by_design = Facts(device=Device.CPU, host=bare, child=read_lines(child_answer(_without_gpu())))
     yield "no GPU, by design", _report(by_design)
 
 
@@ -169,10 +169,14 @@ def _until(last: str) -> dict[str, Mapping[str, object]]:
     return {name: GOOD_STEPS[name] for name in names[: names.index(last) + 1]}
 
 
+def _without_gpu() -> dict[str, Mapping[str, object]]:
+    return {**_until("cpu.matmul"), "cpu.rnn": GOOD_STEPS["cpu.rnn"]}
+
+
 def _no_cuda() -> dict[str, Mapping[str, object]]:
     missing = "libcuda.so.1: cannot open shared object file: No such file or directory"
     library = {"found": False, "simulated": False, "path": None, "nvml_path": None, "error": missing}
-    return {**_until("cpu.rnn"), "nodes": {"nodes": {}}, "cuda.library": library}
+    return {**_without_gpu(), "nodes": {"nodes": {}}, "cuda.library": library}
 
 
 def _report(facts: Facts) -> Report:

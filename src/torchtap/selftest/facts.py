@@ -17,6 +17,8 @@ from torchtap.selftest.process import Answer
 from torchtap.selftest.smi import Judgement, ListedGpu, Row
 from torchtap.selftest.status import Device
 
+START = "its start"  # the name of what comes before the first step
+
 
 class StepState(str, Enum):
     """How a step of the test process ended."""
@@ -94,8 +96,11 @@ class Child:
     finished: bool  # it came to its own end
 
     def step(self, name: str) -> Step:
-        """How a step ended; `NOT_REACHED` where the process never came to it."""
-        return self.steps.get(name) or Step(name=name, state=StepState.NOT_REACHED)
+        """How a step ended; `NOT_REACHED` where the process never came to it.
+
+        Where it did not even begin, every step ended as its start did.
+        """
+        return self.steps.get(name) or self.steps.get(START) or Step(name=name, state=StepState.NOT_REACHED)
 
     def done(self, name: str) -> Step:
         """The step, if it gave a result. Raises `NotDoneError` where it did not, an exception of its own included."""
@@ -121,6 +126,11 @@ class SmiFacts:
     rows: tuple[Row, ...] = ()
     listed: tuple[ListedGpu, ...] = ()  # only where MIG is on
     refused: tuple[str, ...] = ()  # fields this driver does not know
+
+    @property
+    def hung(self) -> bool:
+        """Whether a question was not answered in its time."""
+        return any(answer.timed_out for answer in self.answers)
 
     @property
     def raw(self) -> str:

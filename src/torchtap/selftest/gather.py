@@ -19,8 +19,10 @@ from torchtap.selftest.probe import run_child
 from torchtap.selftest.query import TIMEOUT_VARIABLE, ask_smi
 from torchtap.selftest.status import Device
 
-# Steps of the test process that touch the GPU or ask the driver to.
-TOUCHING = frozenset({"nodes", "cuda.init", "torch.cuda", "gpu.matmul", "gpu.cudnn", "gpu.rnn"})
+# Steps of the test process that need a GPU, and those that ask the driver, which may hang. Any backward() asks it:
+# autograd counts the devices of every backend.
+ON_GPU = frozenset({"nodes", "cuda.library", "cuda.init", "torch.cuda", "gpu.matmul", "gpu.cudnn", "gpu.rnn"})
+ASKING_DRIVER = ON_GPU - {"cuda.library"} | {"cpu.rnn"}
 # What is said to a person while it runs.
 DOING = {
     "host": "looking at the host",
@@ -71,9 +73,9 @@ def gather(
         smi = ask_smi(fields, timeout_s=smi_timeout_s)
         seconds["smi"] = sum(answer.seconds for answer in smi.answers)
     if device is Device.CPU:
-        steps = [step for step in steps if step not in TOUCHING and not step.startswith("cuda.")]
-    elif smi is not None and any(answer.timed_out for answer in smi.answers):
-        steps = [step for step in steps if step not in TOUCHING]
+        steps = [step for step in steps if step not in ON_GPU]
+    elif smi is not None and smi.hung:
+        steps = [step for step in steps if step not in ASKING_DRIVER]
     child: Child | None = None
     if steps:
         child = run_child(steps, timeout_s=CHILD_TIMEOUT_S if timeout_s is None else timeout_s, on_step=say)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from torchtap.selftest.facts import Child, Step, StepState
+from torchtap.selftest.facts import START, Child, Step, StepState
 from torchtap.selftest.limits import CHILD_TIMEOUT_S
 from torchtap.selftest.process import Answer, ask
 
@@ -73,7 +73,7 @@ def read_lines(answer: Answer) -> Child:
             steps[name] = step
             running = None if running == name else running
     if running is None and not finished and not steps:
-        running = "its start"  # not even the first line: Python itself, or torchtap, could not start
+        running = START  # not even the first line: Python itself, or torchtap, could not start
     if running is not None:
         steps[running] = Step(name=running, state=_end_of(answer), where=where.get(running, ""))
     return Child(steps=steps, answer=answer, finished=finished and running is None)

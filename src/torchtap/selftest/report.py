@@ -48,7 +48,7 @@ def draw(report: Report, console: Console, *, verbose: bool = False) -> None:
     """Print the report at the console's width. `verbose`: every check on a line of its own as well."""
     for status in NEEDS_ATTENTION:
         for result in report.results:
-            if result.status is status:
+            if result.status is status and not _follows(result, report):
                 _print(console, [*_attention(result), Text()])
     _print(console, _every(report.results) if verbose else _groups(report))
     _print(console, _verdict(report))
@@ -85,8 +85,17 @@ def _attention(result: Result) -> Iterator[Text]:
             yield _line("", "", (paste, "cyan"))
 
 
+def _follows(result: Result, report: Report) -> bool:
+    """Whether this is only a consequence: the test process ended before it, and the check where it ended is shown."""
+    return result.cause_id == "not_reached" and report.verdict is Status.FAIL
+
+
 def _groups(report: Report) -> Iterator[Text]:
     """The checks that need no attention: those that passed (where not all did), and how many were skipped and why."""
+    if lost := [result.id for result in report.results if _follows(result, report)]:
+        yield _line(
+            "unknown", STYLES[Status.UNKNOWN], f"{', '.join(lost)}: not reached, the test process had ended"
+        )
     passed = [result.id for result in report.results if result.status is Status.PASS]
     if passed and report.verdict is not Status.PASS:
         yield _line("pass", STYLES[Status.PASS], ", ".join(passed))

@@ -161,7 +161,7 @@ def _judge(check: Check, facts: Facts, before: Mapping[str, Result], left_out: C
     try:
         return check.judge(facts)
     except NotDoneError as error:
-        return _not_done(check, error)
+        return _not_done(check, error, facts)
     except (UnreadableError, NotThisFormError) as error:
         return unknown("unreadable", str(error), what=str(error))
     except Exception as error:  # one broken check must not take the report away, nor pass
@@ -176,7 +176,7 @@ def _blocks(result: Result) -> bool:
     return result.status not in (Status.PASS, Status.WARN)
 
 
-def _not_done(check: Check, error: NotDoneError) -> Judged:
+def _not_done(check: Check, error: NotDoneError, facts: Facts) -> Judged:
     """What it means that a step gave no result."""
     step, answer = error.step, error.child.answer
     name = f"{step.name} ({step.where})" if step.where else step.name
@@ -195,6 +195,8 @@ def _not_done(check: Check, error: NotDoneError) -> Judged:
         cause = next((cause for text, cause in ERROR_TEXTS if re.search(text, step.error)), check.on_error)
         where = step.where or "the GPU"
         return failed(cause, first, **values, error=first, gpus=where)
+    if facts.smi is not None and facts.smi.hung and error.child.finished:
+        return skipped("left_alone", "not tried")
     broken = error.child.broken_step
     reason = f"it ended in {broken.name}" if broken is not None else step.error or "it was not started"
     return unknown("not_reached", f"not reached: {reason}", **values, reason=reason)

@@ -197,7 +197,7 @@ SCENARIOS = [
     Scenario(
         "nvidia-smi hangs",
         replace(
-            child(nodes=None, cuda__init=None, torch__cuda=None),
+            child(nodes=None, cuda__init=None, cpu__rnn=None, torch__cuda=None),
             smi=asked(Answer(command=("nvidia-smi",), timed_out=True, seconds=20.0, stuck_pid=4711)),
         ),
         "driver.smi",
@@ -552,6 +552,7 @@ SCENARIOS = [
             "cuda.init",
             None,
             cuda__init=None,
+            cpu__rnn=None,
             torch__cuda=None,
             gpu__matmul=None,
             gpu__cudnn=None,

@@ -72,6 +72,7 @@ def test_a_process_that_never_begins_is_broken_at_its_start(code: str):
     said = child(code)
     assert said.broken_step is not None
     assert said.broken_step.name == "its start"
+    assert said.step("torch.import").state is said.broken_step.state
 
 
 def test_a_hang_costs_the_time_out_and_no_more():

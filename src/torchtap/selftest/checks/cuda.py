@@ -69,9 +69,9 @@ def judge_simulated(facts: Facts) -> Judged:
 def judge_init(facts: Facts) -> Judged:
     """cuInit's code."""
     step = facts.need_child.done("cuda.init")
-    code, speaks = step.whole("code"), step.value.get("cuda")
+    code, speaks = step.whole("code"), step.maybe_text("cuda")
     visible = facts.host.env.get("CUDA_VISIBLE_DEVICES", "")
-    values = {"code": code, "cuda": speaks, "visible": visible or "''"}
+    values: dict[str, object] = {"code": code, "cuda": speaks, "visible": visible or "''"}
     if code:
         known = CODES.get(code)
         name = known.name if known is not None else str(step.value.get("name") or "unknown to libcuda")

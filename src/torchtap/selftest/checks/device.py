@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchtap.selftest.check import Check, Judged, failed, passed
+from torchtap.selftest.check import Check, Judged, UnreadableError, failed, passed
 from torchtap.selftest.facts import Facts, StepState
 from torchtap.selftest.host import Host
 
@@ -42,7 +42,7 @@ def judge_nodes(facts: Facts) -> Judged:
     if not opened and (locked := [node for node in host.nodes if not node.usable]):
         note = f": {locked[0]}"
         return failed("no_permission", f"{locked[0]} is not for uid {host.uid}", **values, node_note=note)
-    return passed(", ".join(names), **values)
+    return passed(", ".join(names) + ("" if opened else " (not opened)"), **values)
 
 
 def _answers(facts: Facts) -> bool:
@@ -54,7 +54,9 @@ def _opened(facts: Facts) -> Mapping[str, str]:
     if facts.child is None or facts.child.step("nodes").state is not StepState.DONE:
         return {}
     nodes = facts.child.step("nodes").value.get("nodes")
-    return {str(path): str(end) for path, end in nodes.items()} if isinstance(nodes, dict) else {}
+    if not isinstance(nodes, dict) or not all(isinstance(end, str) for end in nodes.values()):
+        raise UnreadableError(f"nodes: {nodes!r} does not say how opening them ended")
+    return nodes
 
 
 def _judge_absence(host: Host) -> Judged:

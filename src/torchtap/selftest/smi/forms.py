@@ -110,7 +110,7 @@ def _options(command: str | Sequence[str]) -> Iterator[tuple[str, str]]:
             words = command.split()
     else:
         words = list(command)
-    return zip(words, [*words[1:], ""], strict=True)
+    return zip(words, [*words[1:], ""], strict=False)  # no word: no pair
 
 
 def _split(text: str) -> list[str]:
