@@ -69,9 +69,8 @@ def _pids(proc: Path) -> list[int]:
 def _status(folder: Path) -> dict[str, str]:
     """/proc/PID/status; empty when the process is gone."""
     try:
-        text = (folder / "status").read_text(
-            errors="replace"
-        )  # a name is cut after 15 bytes, amid a character
+        # Names are cut after 15 bytes, if need be amid a character.
+        text = (folder / "status").read_text(errors="replace")
     except OSError:
         return {}
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

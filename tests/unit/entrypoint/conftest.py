@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,22 +27,23 @@ def _nothing_changes_identity_or_umask() -> Iterator[None]:
 
 
 @pytest.fixture
-def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def open_path() -> Iterator[Path]:
+    """A temporary directory that other users can enter. pytest closes tmp_path to them at every start."""
+    with tempfile.TemporaryDirectory(prefix="entrypoint-") as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
+
+
+@pytest.fixture
+def image(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root directory with the folders that the image has; every path of start-up leads into it."""
-    root = tmp_path / "image"
+    root = open_path / "image"
     for name in ("workspace", "home/dev", "var/lib/torchtap", "run/torchtap", "tmp", "etc/skel"):
         (root / name).mkdir(parents=True)
-    for name, folder in {
-        "WORKSPACE": "workspace",
-        "HOME": "home/dev",
-        "STATE": "var/lib/torchtap",
-    }.items():
-        monkeypatch.setattr(paths, name, root / folder)
+    for name, place in {"WORKSPACE": "workspace", "HOME": "home/dev", "STATE": "var/lib/torchtap"}.items():
+        monkeypatch.setattr(paths, name, root / place)
     monkeypatch.setattr(paths, "RUN_CANDIDATES", (root / "run/torchtap", root / "tmp/torchtap"))
     (root / "run/torchtap").chmod(0o1777)
     (root / "tmp").chmod(0o1777)
-    for folder in (tmp_path, *tmp_path.parents):  # pytest's own folders are closed to other users
-        if folder.stat().st_uid == os.geteuid() and folder.name.startswith("pytest-"):
-            folder.chmod(0o755)
-    tmp_path.chmod(0o755)
     return root
