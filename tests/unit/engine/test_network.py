@@ -13,7 +13,7 @@ from tests.engine.network import CANDIDATES, Network, NetworkError
 
 def choose(monkeypatch: pytest.MonkeyPatch, used: list[str]) -> Network:
     monkeypatch.setattr(network, "_used", lambda root: used)
-    return Network.choose(Path("/root"), "12345678")
+    return Network.choose(Path("anywhere"), "12345678")
 
 
 @pytest.mark.parametrize("taken", [CANDIDATES[0], "10.213.7.1", "10.213.128.0/24", "10.192.0.0/11"], ids=str)
