@@ -1,0 +1,270 @@
+"""The command: options, exit codes, streams, files. In fresh processes, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import torchtap
+
+QUICK = ["selftest", "--device", "cpu", "--only", "cpu.matmul"]
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Without what the self-test looks at, at 80 columns."""
+    keep = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("NVIDIA_", "CUDA_", "TORCHTAP_"))
+        and name not in ("NO_COLOR", "FORCE_COLOR", "TERM")
+    }
+    return {
+        **keep,
+        "COLUMNS": "80",
+        "TERM": "xterm-256color",
+        "PYTHONPATH": str(Path(torchtap.__file__).parents[1]),
+        **more,
+    }
+
+
+def command(*words: str | Path, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "torchtap.cli", *map(str, words)],
+        capture_output=True,
+        text=True,
+        env=environment(**env),
+        cwd=cwd,
+        timeout=120,
+    )
+
+
+def on_terminal(words: list[str], env: Mapping[str, str]) -> tuple[str, int]:
+    """What a real terminal of 80 columns gets, and the exit code."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchtap.cli", *words],
+        stdout=slave,
+        stderr=slave,
+        stdin=slave,
+        env=dict(env),
+        close_fds=True,
+    )
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:  # the terminal is closed when the last writer has ended
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(master)
+    return shown.decode(), process.wait()
+
+
+def test_the_version():
+    """`--version`, and nothing else."""
+    done = command("--version")
+    assert (done.stdout, done.stderr, done.returncode) == (f"torchtap {torchtap.__version__}\n", "", 0)
+
+
+def test_help_has_examples_and_exit_codes():
+    """And every option; it imports no torch."""
+    done = command("selftest", "--help")
+    assert done.returncode == 0
+    for words in ("Examples:", "torchtap selftest --device cpu", "Exit codes:", "2  could not run"):
+        assert words in done.stdout
+    for option in ("--json", "--device", "--only", "--skip", "--timeout", "--output", "--verbose"):
+        assert option in done.stdout
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+
+
+def test_a_machine_without_a_gpu_by_design_is_good():
+    """Exit 0; the variable says the same as the option."""
+    done = command("selftest", TORCHTAP_DEVICE="cpu")
+    assert done.returncode == 0
+    assert done.stdout.startswith("skip    15 checks of a GPU: by design")
+    assert "\nPASS    self-test: 4 passed, 15 skipped; " in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
+def test_a_machine_without_a_gpu_fails_with_one_cause():
+    """Exit 1, and what to do; programs get the same as JSON."""
+    done = command("selftest", "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["verdict"], report["schema"]) == (1, "fail", 1)
+    failed = [result for result in report["results"] if result["status"] == "fail"]
+    assert [result["id"] for result in failed] == ["device.nodes"]
+    assert report["first_cause"] == {"id": "device.nodes", "cause_id": failed[0]["cause_id"]}
+    assert failed[0]["remedy"]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["selftest", "--only", "driver.smy"], "there is no check 'driver.smy': the nearest is driver.smi"),
+        (["selftest", "--skip", "gpu.ec"], "there is no check 'gpu.ec': the nearest is gpu.ecc"),
+        (["selftest", "--device", "tpu"], "device must be auto, gpu or cpu; it is 'tpu'"),
+        (["selftest", "--timeout", "0"], "the time-out must be seconds"),
+        (["selftest", "--timeout", "soon"], "Invalid value for '--timeout'"),
+        (
+            ["selftest", "--output", "/nonexistent/report.json"],
+            "--output /nonexistent/report.json cannot be written: No such",
+        ),
+        (["selftest", "--output", "/"], "--output / is a folder; give a file in it"),
+        (["selftest", "--bogus"], "No such option: --bogus"),
+        (["selftset"], "No such command 'selftset'"),
+    ],
+)
+def test_a_users_mistake_is_one_clear_error(words: list[str], said: str):
+    """Exit 2, on standard error, without a traceback, before anything runs."""
+    began = time.monotonic()
+    done = command(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert time.monotonic() - began < 20
+
+
+def test_an_unusable_variable_is_named():
+    """As an option would be."""
+    done = command("selftest", TORCHTAP_DEVICE="yes")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "torchtap selftest: TORCHTAP_DEVICE must be auto, gpu or cpu; it is 'yes'\n",
+    )
+
+
+def test_an_unwritable_path_is_refused_before_the_tests(tmp_path: Path):
+    """Not after: nvidia-smi, if it were asked, would leave its mark."""
+    mark = tmp_path / "was-asked"
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    smi.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = command("selftest", "--output", tmp_path / "none" / "report.json", PATH=path)
+    assert done.returncode == 2
+    assert not mark.exists()
+    command("selftest", "--only", "driver.smi", PATH=path)
+    assert mark.exists()
+
+
+def test_the_file_is_the_json_and_replaces_what_was_there(tmp_path: Path):
+    """Whole, readable by others, nothing left beside it; the table is printed all the same."""
+    file = tmp_path / "report.json"
+    file.write_text("old")
+    done = command(*QUICK, "--output", file.name, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "PASS    self-test: 2 passed" in done.stdout
+    assert json.loads(file.read_text())["verdict"] == "pass"
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_json_goes_alone_to_standard_output():
+    """A program reads it; two runs differ in nothing but times."""
+    one, other = (command(*QUICK, "--json").stdout for _ in range(2))
+    assert json.loads(one)["results"][1]["id"] == "cpu.matmul"
+    times = re.compile(r'"seconds": [\d.e-]+')
+    assert times.sub("", one) == times.sub("", other)
+
+
+def test_several_checks_can_be_chosen_and_left_out():
+    """Both options repeat."""
+    words = [
+        "selftest",
+        "--device",
+        "cpu",
+        "--json",
+        "--only",
+        "cpu.matmul",
+        "--only",
+        "torch.cudnn",
+        "--skip",
+        "torch.cudnn",
+    ]
+    results = json.loads(command(*words).stdout)["results"]
+    assert [(result["id"], result["status"]) for result in results] == [
+        ("torch.build", "pass"),
+        ("torch.cudnn", "skip"),
+        ("cpu.matmul", "pass"),
+    ]
+
+
+def test_no_colour_outside_a_terminal():
+    """Also where the variables say that one could."""
+    assert "\x1b" not in command(*QUICK).stdout
+
+
+def test_a_terminal_gets_colour_progress_and_a_clean_end():
+    """The progress is wiped away; what stays is the report."""
+    shown, code = on_terminal(QUICK, environment())
+    assert code == 0
+    assert "\x1b[32mPASS" in shown
+    assert "self-test: importing torch" in shown
+    assert "self-test: 2 passed" in ESCAPE.sub("", shown)
+
+
+def test_no_color_is_honoured_on_a_terminal():
+    """No colour; cursor movements of the progress are no colour."""
+    shown, _ = on_terminal(QUICK, environment(NO_COLOR="1"))
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9][0-9;]*m", shown)
+
+
+def test_json_on_a_terminal_has_no_progress():
+    """It may be selected and copied."""
+    shown, _ = on_terminal([*QUICK, "--json"], environment())
+    assert json.loads(shown)["verdict"] == "pass"
+
+
+def test_ctrl_c_ends_with_130_and_leaves_nothing_running(tmp_path: Path):
+    """The hanging nvidia-smi is ended too."""
+    smi = tmp_path / "nvidia-smi"
+    pid_file = tmp_path / "pid"
+    smi.write_text(f"#!/bin/sh\necho $$ > {pid_file}.part; mv {pid_file}.part {pid_file}; exec sleep 600\n")
+    smi.chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchtap.cli", "selftest"],
+        env=environment(PATH=f"{tmp_path}:{os.environ['PATH']}"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not pid_file.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, "")
+    assert err == "torchtap selftest: interrupted; nothing was written\n"
+    pid = int(pid_file.read_text())
+    state = Path(f"/proc/{pid}/stat")
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    """As in `torchtap selftest | head -1`."""
+    done = subprocess.run(
+        f"{sys.executable} -m torchtap.cli {' '.join(QUICK)} --json | head -c 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
+    assert "Traceback" not in done.stderr
+    assert done.stdout == "{"
