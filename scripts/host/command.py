@@ -32,9 +32,8 @@ def run(main: Main) -> int:
     except OSError as error:
         if error.errno not in NOT_OURS or not error.filename:
             raise
-        trouble = from_file_system(error)
-        show.problem(name, trouble)
-        return trouble.code
+        show.problem(name, from_file_system(error))
+        return show.USAGE
 
 
 def from_file_system(error: OSError) -> show.Problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from host import env_file
@@ -167,6 +167,8 @@ def test_a_broken_line_does_not_repeat_a_secret(tmp_path: Path) -> None:
     assert "ghijklmnop" not in caught.value.what
 
 
+@example("$HOME ${X:-y} \\$z")
+@example('"quoted"\n\\n # no comment')
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), max_size=40))
 def test_what_make_writes_is_read_back_as_it_was(value: str) -> None:
     line = f"A={env_file.quoted(value)}\n"

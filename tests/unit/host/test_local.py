@@ -89,6 +89,23 @@ def test_stop_insists_only_after_the_grace(paths: Paths, capsys: pytest.CaptureF
     child.stdout.close()
 
 
+def test_insisting_ends_what_it_started_too(paths: Paths, tmp_path: Path) -> None:
+    program = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    )
+    script = f"trap '' TERM; {sys.executable} -c \"{program}\" & echo $! >{tmp_path}/pid; wait; wait"
+    parent = subprocess.Popen(["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    local.stop(paths, instance(parent.pid), patience_s=0.2)
+    parent.stdout.close()
+    child = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 5
+    while local.start_ticks(child) is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert local.start_ticks(child) is None
+
+
 def test_stop_does_not_touch_a_stranger(paths: Paths, sleeper: subprocess.Popen[bytes]) -> None:
     local.stop(paths, instance(sleeper.pid, start_ticks=1))
     assert sleeper.poll() is None
@@ -105,6 +122,23 @@ def test_the_token_is_made_once_and_private(paths: Paths) -> None:
     local.token(paths)
     assert file.stat().st_mode & 0o777 == 0o600
     assert not list(paths.local.glob("*.tmp"))
+
+
+def test_a_private_file_is_never_readable_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even before it is complete."""
+    seen: list[int] = []
+    write_text = Path.write_text
+
+    def spy(path: Path, text: str) -> int:
+        seen.append(path.stat().st_mode & 0o777)
+        return write_text(path, text)
+
+    monkeypatch.setattr(Path, "write_text", spy)
+    (tmp_path / "x").touch(mode=0o644)
+    local.write_private(tmp_path / "x", "secret")
+    assert seen == [0o600]
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "x").read_text() == "secret"
 
 
 def test_an_empty_token_file_never_means_no_token(paths: Paths) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -276,6 +280,29 @@ def test_waiting_shows_that_something_happens(checkout: Checkout) -> None:
     done = checkout.run("up")
     assert done.returncode == 0, done.stderr
     assert "ready healthy after" in flat(done.stdout)
+
+
+def test_ctrl_c_while_waiting_takes_away_what_was_started(checkout: Checkout) -> None:
+    docker = checkout.fake("docker").answer(*fake.engine(inspect=fake.container(health="starting")))
+    program = [sys.executable, str(checkout.root / "scripts/up")]
+    child = subprocess.Popen(
+        program,
+        env=checkout.env,
+        cwd=checkout.root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 30
+    while not docker.called("^inspect") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert err.endswith("up: interrupted\n")
+    assert "Traceback" not in err
+    assert docker.called("^compose down")
+    assert "what was started is removed; volumes stay" in flat(out)
 
 
 def test_a_failed_self_test_is_told_with_its_remedy_and_the_services_stay(checkout: Checkout) -> None:

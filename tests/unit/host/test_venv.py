@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -137,6 +138,34 @@ def test_one_that_was_left_half_made_is_repaired(
     ensure(world.paths, host=HostGpus())
     assert world.pip() == BASE
     assert world.stamp.exists()
+
+
+def test_an_update_that_failed_half_way_is_not_taken_for_whole(world: World) -> None:
+    """Undoing the change does not undo what pip did."""
+    ensure(world.paths, host=HostGpus())
+    world.pip()
+    lock = world.paths.requirements / "lab.lock"
+    before = lock.read_text()
+    lock.write_text(before + "# changed\n")
+    world.say(fails="lab.lock", torch="2.14.1")
+    with pytest.raises(Problem):
+        ensure(world.paths, host=HostGpus())
+    lock.write_text(before)
+    world.pip()
+    world.say(torch="2.14.1")
+    ensure(world.paths, host=HostGpus())
+    assert world.pip() == BASE
+
+
+def test_a_copy_in_another_place_is_not_taken_for_the_original(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure(world.paths, host=HostGpus())
+    world.pip()
+    shutil.copytree(world.paths.venv, world.folder / "copy", symlinks=True)
+    monkeypatch.setenv("TORCHTAP_VENV", str(world.folder / "copy"))
+    ensure(world.paths, host=HostGpus())
+    assert world.pip() == BASE
 
 
 def test_one_whose_python_is_gone_is_made_anew(world: World) -> None:
