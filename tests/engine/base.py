@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Stand-ins for the base image, made of Debian packages: for machines that reach no container registry.
 
     python3 tests/engine/base.py            makes what is missing (about 20 s), prints the names

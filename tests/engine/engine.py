@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """A Docker engine for the image tests, on machines that have none.
 
     python3 tests/engine/engine.py start [--gpu hook|cdi|none]   about 25 s the first time, 2 s later
@@ -41,6 +40,7 @@ if __package__ in (None, ""):  # run as a script
 
 from tests.engine import privateroot
 from tests.engine.network import Network, NetworkError
+from tests.engine.processes import child_of, send_signal, start_time, wait_gone
 from tests.engine.simulate import cdi, hosts, stubs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -243,7 +243,7 @@ class OwnEngine(Engine):
                 env=privateroot.system_environment(),
             )
         # At once: an engine that is not recorded could be neither stopped nor told from none.
-        record = {"launcher": launcher.pid, "started": _start_time(launcher.pid), "gpu": gpu}
+        record = {"launcher": launcher.pid, "started": start_time(launcher.pid), "gpu": gpu}
         _write(self.state / "running.json", json.dumps(record))
         try:
             self._wait_until_it_answers(launcher, sockets / "docker.sock")
@@ -290,13 +290,15 @@ class OwnEngine(Engine):
         if running := self._running():
             init, launcher = running["pid"], running["launcher"]
             if init:
-                _signal(init, signal.SIGTERM)  # it passes the signal on to dockerd, which ends its containers
-            if not _wait_gone(launcher, running["started"], STOP_LIMIT_S):
+                send_signal(
+                    init, signal.SIGTERM
+                )  # it passes the signal on to dockerd, which ends its containers
+            if not wait_gone(launcher, running["started"], STOP_LIMIT_S):
                 say(f"dockerd has not stopped in {STOP_LIMIT_S} s: killed")
-                _signal(
+                send_signal(
                     launcher, signal.SIGKILL
                 )  # --kill-child: the init, and with it the namespace, goes too
-                _wait_gone(launcher, running["started"], 10)
+                wait_gone(launcher, running["started"], 10)
             with contextlib.suppress(ChildProcessError):  # ours to reap if this process started it
                 os.waitpid(launcher, 0)
             say("engine stopped")
@@ -315,9 +317,9 @@ class OwnEngine(Engine):
         except (OSError, ValueError):
             return None
         # A pid is given out again; together with its start time it is not.
-        if _start_time(record["launcher"]) != record["started"]:
+        if start_time(record["launcher"]) != record["started"]:
             return None
-        return {**record, "pid": _child_of(record["launcher"])}
+        return {**record, "pid": child_of(record["launcher"])}
 
     def _network(self) -> Network:
         """This engine's network, with the range it had before: its stored networks lie in it."""
@@ -466,40 +468,6 @@ def _socket_folder(state: Path) -> Path:
 
 def _short_hash(path: Path) -> str:
     return hashlib.sha256(str(path).encode()).hexdigest()[:8]
-
-
-def _stat_fields(pid: int) -> list[str]:
-    """/proc/PID/stat after the command (which may hold spaces): state, ppid, ...; empty: no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _start_time(pid: int) -> str | None:
-    fields = _stat_fields(pid)
-    return fields[19] if fields and fields[0] != "Z" else None  # field 22 of the line: clock ticks since boot
-
-
-def _child_of(pid: int) -> int | None:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (fields := _stat_fields(int(entry.name))) and int(fields[1]) == pid:
-            return int(entry.name)
-    return None
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _wait_gone(pid: int, started: str, limit_s: float) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if _start_time(pid) != started:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def _write(path: Path, text: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.engine import engine
 from tests.engine.engine import Engine, EngineError, EngineUnavailable, OwnEngine, ensure, own_variables
+from tests.engine.processes import start_time
 
 
 @pytest.fixture(autouse=True)
@@ -158,7 +159,7 @@ def test_a_true_record_means_running(tmp_path: Path) -> None:
     ) as launcher:
         assert launcher.stdout
         child = int(launcher.stdout.readline())
-        record = {"launcher": launcher.pid, "started": engine._start_time(launcher.pid), "gpu": "cdi"}
+        record = {"launcher": launcher.pid, "started": start_time(launcher.pid), "gpu": "cdi"}
         (tmp_path / "running.json").write_text(json.dumps(record))
         running = own(tmp_path)._running()
         os.kill(child, signal.SIGTERM)
