@@ -17,11 +17,21 @@ _TYPES = (
     "sk-ecdsa-sha2-nistp256@openssh.com",
     "ssh-rsa",
 )
-# Options may come before the type, as in authorized_keys: from="10.0.0.0/8" ssh-ed25519 AAAA... comment
 _KEY = re.compile(
-    rf"(?:^|\s)(?P<type>{'|'.join(map(re.escape, _TYPES))})\s+(?P<blob>[A-Za-z0-9+/]+=*)(?=\s|$)"
+    rf"(?:^|\s)(?P<type>{'|'.join(map(re.escape, _TYPES))})\s+(?P<blob>AAAA[A-Za-z0-9+/]*=*)(?=\s|$)"
 )
-_PRIVATE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----|PuTTY-User-Key-File")
+# Options may come before the type: from="10.0.0.0/8",no-pty ssh-ed25519 AAAA... comment. sshd passes over a line with
+# an option that it does not know (sshd(8), AUTHORIZED_KEYS FILE FORMAT).
+_OPTIONS = frozenset(
+    """
+    agent-forwarding cert-authority command environment expiry-time from no-agent-forwarding no-port-forwarding
+    no-pty no-touch-required no-user-rc no-x11-forwarding permitlisten permitopen port-forwarding principals pty
+    restrict touch-required tunnel user-rc verify-required x11-forwarding
+    """.split()  # noqa: SIM905 - a table of words
+)
+_OPTION = re.compile(r"""([A-Za-z0-9-]+)(?:="(?:\\"|[^"])*")?""")
+_PRIVATE = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----|PuTTY-User-Key-File")
+_OTHER_FORMAT = re.compile(r"---- BEGIN SSH2 PUBLIC KEY ----|-----BEGIN (?:RSA )?PUBLIC KEY-----")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,7 @@ def collect(sources: Iterable[Source]) -> Keys:
     """The usable keys of all sources together, in order.
 
     >>> collect([Source("SSH_PUBLIC_KEY", "ssh-ed25519 AAAA me")]).problems
-    ('SSH_PUBLIC_KEY line 1: not a public key ("ssh-ed25519 AAAA me"): the key is cut off or damaged',)
+    ('SSH_PUBLIC_KEY line 1: cannot be used ("ssh-ed25519 AAAA me"): the key is cut off or damaged',)
     """
     lines: dict[str, None] = {}
     problems: list[str] = []
@@ -56,37 +66,70 @@ def collect(sources: Iterable[Source]) -> Keys:
                 "and make a new pair: this one has been exposed"
             )
             continue
-        for number, raw in enumerate(text.splitlines(), 1):
+        if _OTHER_FORMAT.search(text):
+            problems.append(
+                f"{source.name} holds a public key in another format. OpenSSH's is one line: ssh-keygen -i -f FILE"
+            )
+            continue
+        for number, raw in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
             line = raw.strip()
             if not line or line.startswith("#"):
                 continue
             wrong = _what_is_wrong(line)
             if wrong:
-                problems.append(f"{source.name} line {number}: not a public key ({_short(line)}): {wrong}")
+                problems.append(f"{source.name} line {number}: cannot be used ({_short(line)}): {wrong}")
             else:
                 lines[line] = None
     return Keys(tuple(lines), tuple(problems))
 
 
 def _what_is_wrong(line: str) -> str | None:
-    found = _KEY.findall(line)
+    found = list(_KEY.finditer(line))
     if not found:
         return "it should look like: ssh-ed25519 AAAA... name"
     if len(found) > 1:
         return "several keys on one line; put each on a line of its own"
-    kind, blob = found[0]
+    kind, blob = found[0]["type"], found[0]["blob"]
     try:
         raw = base64.b64decode(blob, validate=True)
     except binascii.Error:
         return "the key is cut off or damaged"
-    # The blob begins with its own type, length first (RFC 4253, 6.6), and has to hold more than that.
-    inside = raw[4 : 4 + int.from_bytes(raw[:4], "big")]
-    return (
-        None
-        if inside == kind.encode() and len(raw) > len(inside) + 4 + 32
-        else "the key is cut off or damaged"
-    )
+    # The blob is a row of strings, length first: its own type, then the key (RFC 4253, 6.6). None may be cut.
+    strings = _strings(raw)
+    if strings is None or len(strings) < 2 or strings[0] != kind.encode():
+        return "the key is cut off or damaged"
+    return _wrong_options(line[: found[0].start("type")].strip())
+
+
+def _strings(raw: bytes) -> list[bytes] | None:
+    """The length-prefixed strings that make up `raw`; None where they do not add up to it."""
+    found = []
+    while raw:
+        length = int.from_bytes(raw[:4], "big")
+        if len(raw) < 4 + length:
+            return None
+        found.append(raw[4 : 4 + length])
+        raw = raw[4 + length :]
+    return found
+
+
+def _wrong_options(text: str) -> str | None:
+    """What is wrong with the options in front of a key."""
+    while text:
+        option = _OPTION.match(text)
+        if not option or option[1].lower() not in _OPTIONS or text[option.end() :][:1] not in ("", ","):
+            return "what stands before the key is not an option that sshd knows"
+        if option[1].lower() == "command":
+            # sshd runs the image's own forced command and would pass over this one: a key that may do one thing
+            # would open everything.
+            return "its option command= cannot be kept here, so the key is left out"
+        text = text[option.end() + 1 :]
+    return None
 
 
 def _short(line: str) -> str:
-    return f'"{line}"' if len(line) <= 40 else f'"{line[:30]}..."'
+    """Enough of a line to find it by. One long word may be part of a private key, so nothing of it is shown."""
+    if re.fullmatch(r"[A-Za-z0-9+/]{17,}=*|[A-Za-z0-9+/]+=+", line):
+        return f"{len(line)} characters, not shown"
+    shown = line if len(line) <= 40 else f"{line[:20]}..."
+    return '"' + "".join(c if c.isprintable() else "?" for c in shown) + '"'
