@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -49,13 +50,20 @@ VARIABLES = (
         name="HOST_UID", default="", meaning="User id of dev. Default: the owner of /workspace, else 1000."
     ),
     Variable(
-        name="HOST_GID", default="", meaning="Group id of dev. Default: the group of /workspace, else 1000."
+        name="HOST_GID",
+        default="",
+        meaning="Group id of dev. Default: HOST_UID where that is set, else the group of /workspace, else 1000.",
     ),
     Variable(name="SSH_PUBLIC_KEY", default="", meaning="Public keys that may log in, one a line."),
     Variable(name="SSH_PUBLIC_KEY_FILE", default="", meaning="A file in the container with such keys."),
     Variable(name="SSH_PORT_IN_CONTAINER", default="22", meaning="Port of sshd inside the container."),
     Variable(
         name="JUPYTER_TOKEN", default="", meaning="JupyterLab's token. Default: made once, kept.", secret=True
+    ),
+    Variable(
+        name="JUPYTER_PORT",
+        default="8888",
+        meaning="The host's port that leads to JupyterLab, for the link that torchtap-url prints. It moves nothing.",
     ),
 )
 SECRETS = frozenset(variable.name for variable in VARIABLES if variable.secret)
@@ -93,17 +101,13 @@ class Settings:
         return cls(
             selftest=values["TORCHTAP_SELFTEST"],
             device=values["TORCHTAP_DEVICE"],
-            stop_grace_s=_number(
-                values, "TORCHTAP_STOP_GRACE", "seconds, such as 10", lowest=1, highest=86_400
-            ),
+            stop_grace_s=_seconds(values, "TORCHTAP_STOP_GRACE"),
             uid=_identity(values, "HOST_UID"),
             gid=_identity(values, "HOST_GID"),
             ssh_public_key=values["SSH_PUBLIC_KEY"],
             ssh_public_key_file=values["SSH_PUBLIC_KEY_FILE"],
-            ssh_port=int(
-                _number(values, "SSH_PORT_IN_CONTAINER", "a port, 1 to 65535", lowest=1, highest=65_535)
-            ),
-            jupyter_token=values["JUPYTER_TOKEN"],
+            ssh_port=_whole(values, "SSH_PORT_IN_CONTAINER", "a port, 1 to 65535", 1, 65_535),
+            jupyter_token=_token(values, "JUPYTER_TOKEN"),
         )
 
 
@@ -113,20 +117,32 @@ def _not_a_choice(variable: Variable, value: str) -> str:
     return f"{variable.name} is {value!r}: one of {', '.join(variable.choices)}{hint}"
 
 
-def _number(values: Mapping[str, str], name: str, what: str, *, lowest: float, highest: float) -> float:
-    text = values[name].removesuffix("s") if name == "TORCHTAP_STOP_GRACE" else values[name]
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if not lowest <= number <= highest:  # NaN included
-        raise SettingsError(f"{name} is {values[name]!r}: {what}")
+def _seconds(values: Mapping[str, str], name: str) -> float:
+    text = values[name]
+    if (
+        not re.fullmatch(r"[0-9]+(\.[0-9]+)?s?", text)
+        or not 1 <= (seconds := float(text.rstrip("s"))) <= 86_400
+    ):
+        raise SettingsError(f"{name} is {text!r}: seconds, such as 10")
+    return seconds
+
+
+def _whole(values: Mapping[str, str], name: str, what: str, lowest: int, highest: int) -> int:
+    text = values[name]
+    if not re.fullmatch(r"[0-9]{1,10}", text) or not lowest <= (number := int(text)) <= highest:
+        raise SettingsError(f"{name} is {text!r}: {what}")
     return number
 
 
 def _identity(values: Mapping[str, str], name: str) -> int | None:
     if not values[name]:
         return None
-    return int(
-        _number(values, name, "a numeric id, such as 1000 (id -u prints yours)", lowest=0, highest=2**31 - 2)
-    )
+    return _whole(values, name, "a numeric id, such as 1000 (id -u prints yours)", 0, 2**31 - 2)
+
+
+def _token(values: Mapping[str, str], name: str) -> str:
+    if not re.fullmatch(r"[!-~]*", values[name]):
+        raise SettingsError(
+            f"{name} holds spaces, line ends or letters beyond ASCII (not shown here): a link cannot carry it"
+        )
+    return values[name]

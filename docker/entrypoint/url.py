@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 from entrypoint import paths
 
@@ -30,10 +31,10 @@ def main(words: list[str]) -> int:
         return 1
     try:
         token = (Path(started["state"]) / "jupyter-token").read_text().strip()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         print(f"torchtap-url: the token cannot be read: {error}", file=sys.stderr)
         return 1
-    print(f"http://127.0.0.1:{os.environ.get('JUPYTER_PORT') or 8888}/lab?token={token}")
+    print(f"http://127.0.0.1:{os.environ.get('JUPYTER_PORT') or 8888}/lab?token={quote(token, safe='')}")
     return 0
 
 
