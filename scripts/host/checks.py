@@ -31,7 +31,7 @@ def bench(argv: Sequence[str]) -> int:
     worst = 0
     for subject in wanted:
         say("bench", subject)
-        command: list[str | Path] = [place.python, f"benchmarks/{subject}.py", *arguments]
+        command: list[str | Path] = [place.python, "-m", f"benchmarks.{subject}", *arguments]
         worst = max(worst, proc.watch(command, env=place.environment(os.environ), cwd=paths.root))
     return worst
 

@@ -193,7 +193,7 @@ def selftest_command(
         return [place.bin / "torchtap", "selftest", *argv], local.environment(
             paths, settings, place, os.environ
         )
-    name = docker.image(chosen)
+    name = docker.image(settings, chosen)
     if not docker.has_image(name):
         say("image", f"{name} is not built yet. That takes some minutes and downloads about 3 GB.")
         there = (paths.venv / venv.STAMP).exists()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shlex
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +30,9 @@ REPORT_PATIENCE_S = 120.0
 SHARED_MEMORY = "--shm-size=8g"
 
 
-def image(plan: Plan) -> str:
-    return f"torchtap:{plan.variant.name}"
+def image(settings: Settings, plan: Plan) -> str:
+    """The image's name, as compose.yaml builds it."""
+    return f"{settings.get('TORCHTAP_IMAGE', 'torchtap')}:{plan.variant.name}"
 
 
 def has_image(name: str) -> bool:
@@ -138,6 +141,8 @@ REASON_FOLLOWS = ("nvidia-container-cli: ", "CDI device injection failed: ", "Er
 
 # What a refusal says, and what then to do; the first that fits.
 REFUSALS = (
+    ("rlimit type 8", "This engine may not raise the limit of pinned memory:  make up MEMLOCK={memlock}"),
+    ("port is already allocated", "Another program was faster:  make up JUPYTER_PORT=… SSH_PORT=…"),
     (
         "requirement error",
         "The host's driver is too old for this image:  make up VARIANT=cu128     (driver 525 or newer)",
@@ -159,7 +164,8 @@ def remedies(words: str) -> list[str]:
     >>> remedies("device error: 5: unknown device")
     ['GPUS names a GPU that is not there; on the host:  nvidia-smi -L']
     """
-    return [do for marker, do in REFUSALS if marker in words][:1]
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+    return [do.format(memlock=limit) for marker, do in REFUSALS if marker in words][:1]
 
 
 # ---- Compose -----------------------------------------------------------------------------------------------------
@@ -179,11 +185,22 @@ class Compose:
         return proc.watch(["docker", "compose", *words], env=self.env, cwd=self.paths.root)
 
     def container(self) -> dict[str, Any] | None:
-        """What `docker inspect` says of the service's container, running or not; None when there is none."""
+        """What `docker inspect` says of the service's container, running or not; None when there is none.
+
+        Raises `Problem` when it belongs to another checkout: compose.yaml names the project, so two share it.
+        """
         listed = self.ask("ps", "--all", "--quiet", SERVICE)
         if not listed.ok or not listed.out.strip():
             return None
-        return inspect(listed.out.split()[0])
+        found = inspect(listed.out.split()[0])
+        other = checkout_of(found)
+        if other and other.exists() and other.resolve() != self.paths.root.resolve():
+            raise Problem(
+                f"a container of another checkout has this project's name: {other}",
+                "Stop it there (make down), or run both:  "
+                "make up COMPOSE_PROJECT_NAME=another JUPYTER_PORT=… SSH_PORT=…",
+            )
+        return found
 
 
 def inspect(container: str) -> dict[str, Any] | None:
@@ -193,6 +210,13 @@ def inspect(container: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found[0] if answer.ok and found else None
+
+
+def checkout_of(container: Mapping[str, Any] | None) -> Path | None:
+    """The folder from which Compose started a container, by its label."""
+    labels = (container or {}).get("Config", {}).get("Labels") or {}
+    folder = labels.get("com.docker.compose.project.working_dir")
+    return Path(folder) if folder else None
 
 
 def is_running(container: Mapping[str, Any] | None) -> bool:
@@ -228,6 +252,9 @@ PASSED_ON = (
     "WORKSPACE",
     "SHM_SIZE",
     "STOP_GRACE",
+    "MEMLOCK",
+    "TORCHTAP_IMAGE",
+    "COMPOSE_PROJECT_NAME",
     "BASE_IMAGE",
     "TORCH_INDEX",
     "TORCHTAP_CA_BUNDLE",
@@ -289,9 +316,8 @@ def write_override(paths: Paths, way: Way) -> None:
 # ---- steps -------------------------------------------------------------------------------------------------------
 
 
-def build(compose: Compose, engine: Engine, plan: Plan, floor_bytes: int = disk.IMAGE_BYTES) -> None:
+def build(compose: Compose, engine: Engine, name: str, floor_bytes: int = disk.IMAGE_BYTES) -> None:
     """Build the image; seconds when nothing changed. Raises `Problem` after BuildKit's own words."""
-    name = image(plan)
     there = has_image(name)
     if not there and engine.root:
         disk.need(engine.root, floor_bytes, f"building {name}", "See what Docker holds:  docker system df")
@@ -300,6 +326,23 @@ def build(compose: Compose, engine: Engine, plan: Plan, floor_bytes: int = disk.
     if compose.watch("build", SERVICE) != 0:
         advice = ["Start the image as it was built before:  make up BUILD=no"] if there else []
         raise Problem(f"the image {name} could not be built (its own words are above)", *advice, code=1)
+
+
+def start(compose: Compose) -> None:
+    """Create and start the container. Raises `Problem` after Docker's own words."""
+    command = ["docker", "compose", "up", "--detach", "--no-build", SERVICE]
+    with ticking("start") as ticker:
+        done = proc.follow(
+            command,
+            lambda elapsed, _: ticker.tick(elapsed, "the container"),
+            env=compose.env,
+            cwd=compose.paths.root,
+        )
+    if not done.ok:
+        print("\n".join(done.err.splitlines()[-8:]), file=sys.stderr)
+        raise Problem(
+            "the container could not be started (Docker's own words are above)", *remedies(done.err), code=1
+        )
 
 
 def wait_healthy(compose: Compose, patience_s: float) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def follow(
     pick: Callable[[str], str] = str.strip,
     every_s: float = 0.5,
     env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> Done:
     """Run a program to its end; every `every_s`, `tick(elapsed seconds, what it is at)` is called.
 
@@ -114,6 +115,7 @@ def follow(
             text=True,
             errors="replace",
             env=dict(env) if env is not None else None,
+            cwd=cwd,
         )
     except OSError as error:
         return Done(NOT_FOUND, "", f"{argv[0]}: {error.strerror or error}")

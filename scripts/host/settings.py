@@ -66,6 +66,10 @@ def size(value: str) -> str | None:
     )
 
 
+def memlock(value: str) -> str | None:
+    return None if value == "-1" or value.isdecimal() else "a number of bytes, or -1 for no limit"
+
+
 def seconds(value: str) -> str | None:
     return None if value.isdecimal() and 1 <= int(value) <= 86_400 else "whole seconds, from 1 to 86400"
 
@@ -103,6 +107,7 @@ SETTINGS = (
     Setting("BIND_ADDRESS", "127.0.0.1", "where both listen; 0.0.0.0: your network too", address),
     Setting("WORKSPACE", "./workspace", "your code: /workspace in the container", folder),
     Setting("SHM_SIZE", "8gb", "shared memory: DataLoader workers, NCCL", size),
+    Setting("MEMLOCK", "-1", "bytes of pinned memory; -1: no limit", memlock),
     Setting("STOP_GRACE", "30", "seconds that your processes get at make down", seconds),
     Setting("BUILD", "yes", "no: start the image as it is", one_of("yes", "no")),
     Setting("BASE_IMAGE", "per variant", "another base image to build on"),
@@ -114,8 +119,11 @@ SETTINGS = (
         "at start: warn, strict (must pass) or off",
         one_of("warn", "strict", "off"),
     ),
+    Setting("TORCHTAP_VENV", ".venv", "the virtual environment of local mode"),
     Setting("PYTHON", "python3", "of this host: 3.10 or newer"),
 )
+# Read too, where somebody sets them; not worth a line of help.
+ALSO_READ = ("SSH_PUBLIC_KEY", "COMPOSE_FILE", "COMPOSE_PROJECT_NAME", "TORCHTAP_IMAGE")
 NAMES = tuple(setting.name for setting in SETTINGS)
 
 
@@ -144,7 +152,7 @@ def settle(environ: Mapping[str, str], env_file: Mapping[str, tuple[str, int]]) 
     for name, (text, line) in env_file.items():
         if text:
             values[name], origins[name] = text, f".env line {line}"
-    for name in {*NAMES, *values, "SSH_PUBLIC_KEY", "COMPOSE_FILE"}:
+    for name in {*NAMES, *values, *ALSO_READ}:
         if environ.get(name):
             values[name], origins[name] = environ[name], "the environment"
     for setting in SETTINGS:

@@ -162,8 +162,7 @@ def up_docker(situation: Situation, chosen: plan.Plan) -> int:
         "the container; the one that runs is replaced if it differs" if ran_before else "the container",
     )
     try:
-        if compose.watch("up", "--detach", "--no-build", docker.SERVICE) != 0:
-            raise Problem("the container could not be started (Docker's own words are above)", code=1)
+        docker.start(compose)
         began = time.monotonic()
         container = docker.wait_healthy(compose, HEALTHY_PATIENCE_S)
         say("ready", f"healthy after {time.monotonic() - began:.1f} s")
@@ -180,10 +179,12 @@ def built(situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys) -> do
     variables = docker.compose_variables(paths, settings, chosen, None, chosen_keys, os.environ)
     compose = docker.Compose(paths, docker.environment(os.environ, variables))
     if settings.get("BUILD") == "no":
-        if not docker.has_image(docker.image(chosen)):
-            raise Problem(f"BUILD=no, but there is no image {docker.image(chosen)}", "Leave BUILD=no out")
+        if not docker.has_image(docker.image(settings, chosen)):
+            raise Problem(
+                f"BUILD=no, but there is no image {docker.image(settings, chosen)}", "Leave BUILD=no out"
+            )
     else:
-        docker.build(compose, situation.engine, chosen)
+        docker.build(compose, situation.engine, docker.image(settings, chosen))
     return compose
 
 
@@ -191,7 +192,7 @@ def settle_gpu(situation: Situation, chosen: plan.Plan) -> tuple[plan.Plan, dock
     """The last word on gpu or cpu: a container that asks for the GPU. Raises `Problem` when there must be one."""
     if not chosen.prove:
         return chosen, None
-    proof = docker.prove(docker.image(chosen), situation.settings.get("GPUS"))
+    proof = docker.prove(docker.image(situation.settings, chosen), situation.settings.get("GPUS"))
     if proof.way:
         say("gpu", f"Docker hands it out ({proof.way.name}): {proof.words}")
         return chosen, proof.way
@@ -272,7 +273,7 @@ def preflight(argv: Sequence[str]) -> int:
     if chosen.place == plan.DOCKER:
         compose = docker.plain(paths, situation.settings, os.environ)
         attempt(lambda: say("ssh", before(situation, compose)[0].named))
-        name = docker.image(chosen)
+        name = docker.image(situation.settings, chosen)
         there = docker.has_image(name)
         say("image", f"{name} {'is here' if there else 'is not built yet: about 3 GB to download'}")
         if not there and situation.engine.root:

@@ -225,3 +225,30 @@ def test_a_word_that_is_no_variable_is_refused(checkout: Checkout, idle: Fake, n
     assert done.stderr.startswith(
         f"{name}: 'gpu' is not understood: give variables, as in `make up MODE=cpu`\n"
     )
+
+
+@pytest.mark.parametrize("name", ["up", "down", "status", "url"])
+def test_a_container_of_another_checkout_is_not_taken_for_ours(checkout: Checkout, name: str) -> None:
+    """compose.yaml names the project: two checkouts on one host would replace and stop each other's container."""
+    other = checkout.root.parent / "other"
+    other.mkdir()
+    container = fake.container()
+    container["Config"]["Labels"] = {"com.docker.compose.project.working_dir": str(other)}
+    docker = checkout.fake("docker").answer(*fake.engine(RUNS, inspect=container))
+    done = checkout.run(name)
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        f"{name}: a container of another checkout has this project's name: {other}\n"
+    )
+    assert "COMPOSE_PROJECT_NAME=another" in done.stderr
+    assert not docker.called("^compose (up|down|build)")
+
+
+def test_a_checkout_that_was_renamed_still_finds_its_container(checkout: Checkout) -> None:
+    container = fake.container()
+    container["Config"]["Labels"] = {
+        "com.docker.compose.project.working_dir": str(checkout.root.parent / "old")
+    }
+    docker = checkout.fake("docker").answer(*fake.engine(RUNS, inspect=container))
+    assert checkout.run("down").returncode == 0
+    assert docker.called("^compose down$")

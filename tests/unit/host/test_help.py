@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from host.help import target_table, variable_table
 from tests.unit.host.checkout import REPOSITORY, Checkout
 
 
@@ -23,3 +24,16 @@ def test_every_target_calls_a_program_that_is_there() -> None:
     assert len(scripts) > 10
     for name in scripts:
         assert (REPOSITORY / name).stat().st_mode & 0o111, name
+
+
+def test_the_tables_in_the_docs_are_those_of_the_source() -> None:
+    page = (REPOSITORY / "docs/host.md").read_text()
+    assert target_table((REPOSITORY / "Makefile").read_text()) in page
+    assert variable_table() in page
+
+
+def test_help_as_markdown(checkout: Checkout) -> None:
+    assert checkout.run("help", "--markdown").stdout == (
+        f"{target_table((REPOSITORY / 'Makefile').read_text())}\n\n{variable_table()}\n"
+    )
+    assert checkout.run("help", "me").returncode == 2

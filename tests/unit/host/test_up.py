@@ -233,7 +233,7 @@ def test_a_failed_build_starts_nothing(checkout: Checkout) -> None:
 
 def test_too_little_disk_is_found_before_the_build(checkout: Checkout) -> None:
     """A data folder of the engine with little room: a tmpfs would need root, so the limit is raised instead."""
-    docker = checkout.fake("docker").answer(*fake.engine())
+    docker = checkout.fake("docker").answer(*fake.engine(info={"DockerRootDir": "/"}))
     disk = checkout.root / "scripts/host/disk.py"
     disk.write_text(disk.read_text().replace("IMAGE_BYTES = 15_000_000_000", "IMAGE_BYTES = 10**17"))
     done = checkout.run("up")
@@ -280,6 +280,26 @@ def test_waiting_shows_that_something_happens(checkout: Checkout) -> None:
     done = checkout.run("up")
     assert done.returncode == 0, done.stderr
     assert "ready healthy after" in flat(done.stdout)
+
+
+def test_a_limit_that_the_engine_may_not_raise_is_answered_with_one_it_may(checkout: Checkout) -> None:
+    words = "Error response from daemon: … error setting rlimit type 8: operation not permitted: unknown\n"
+    docker = checkout.fake("docker").answer(*fake.engine({"when": "^compose up", "rc": 1, "err": words}))
+    done = checkout.run("up")
+    assert done.returncode == 1
+    assert "operation not permitted" in done.stderr
+    assert "This engine may not raise the limit of pinned memory:  make up MEMLOCK=" in done.stderr
+    assert docker.called("^compose down")
+
+
+def test_an_image_and_a_project_of_another_name(checkout: Checkout) -> None:
+    docker = checkout.fake("docker").answer(*fake.engine())
+    done = checkout.run("up", env={"TORCHTAP_IMAGE": "mine", "COMPOSE_PROJECT_NAME": "second"})
+    assert done.returncode == 0, done.stderr
+    assert docker.called("^image inspect .* mine:cu130$")
+    assert docker.environment_of("^compose up")["COMPOSE_PROJECT_NAME"] == "second"
+    # so that make down finds it from another terminal
+    assert "COMPOSE_PROJECT_NAME=second\n" in (checkout.root / ".env").read_text()
 
 
 def test_ctrl_c_while_waiting_takes_away_what_was_started(checkout: Checkout) -> None:
