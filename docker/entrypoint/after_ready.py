@@ -7,6 +7,7 @@ import sys
 import time
 
 from entrypoint import health, log, paths
+from entrypoint.execute import execute
 
 PATIENCE_S = 120.0  # then the services have failed in their own way; the self-test may still tell why
 
@@ -20,7 +21,8 @@ def main() -> int:
     torchtap = str(paths.VENV / "bin" / "torchtap")
     try:
         os.nice(10)  # what the user does in the first seconds comes first
-        os.execv(torchtap, [torchtap, "selftest", "--output", f"{started['state']}/selftest.json"])
+        words = [torchtap, "selftest", "--output", f"{started['state']}/selftest.json"]
+        execute(torchtap, words, os.environ)
     except OSError as error:
         log.error("selftest", f"{torchtap} cannot be run: {error.strerror}")
     return 1

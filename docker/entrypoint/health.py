@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import sys
 from collections.abc import Mapping
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from entrypoint import paths
+from entrypoint.account import acting_as
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 4.0  # a service; two that hang still end before the time limit of the Dockerfile's HEALTHCHECK
 JUPYTER_PORT = 8888
 
 
@@ -29,9 +31,12 @@ def check(started: Mapping[str, Any] | None) -> tuple[bool, str]:
 def jupyter(started: Mapping[str, Any]) -> tuple[bool, str]:
     """JupyterLab answers a request that carries the token."""
     try:
-        token = (Path(started["state"]) / "jupyter-token").read_text().strip()
-    except OSError as error:
+        with acting_as(started["uid"], started["gid"]):  # the file lies where the user could put a link
+            token = (Path(started["state"]) / "jupyter-token").read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
         return False, f"jupyter: no token to ask with ({error})"
+    if not re.fullmatch("[!-~]+", token):
+        return False, "jupyter: no token to ask with (jupyter-token holds something else)"
     # Straight to the socket: no proxy variable has a say in it.
     connection = http.client.HTTPConnection("127.0.0.1", JUPYTER_PORT, timeout=TIMEOUT_S)
     try:
@@ -39,7 +44,7 @@ def jupyter(started: Mapping[str, Any]) -> tuple[bool, str]:
         response = connection.getresponse()
         body = response.read()
         kernels = json.loads(body)["kernels"] if response.status == 200 else None
-    except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         return False, f"jupyter: no answer on port {JUPYTER_PORT} ({error!r})"
     finally:
         connection.close()

@@ -6,11 +6,14 @@ line or by a shell, and lose or, worse, run values with newlines, quotes, `$` an
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from entrypoint import paths
+from entrypoint.execute import execute
 
 ENVIRONMENT = "environment"  # in the run directory; readable by root and dev
 # What sshd sets for this very session; it wins over the container's.
@@ -48,18 +51,21 @@ def merged(container: Mapping[str, str], sshd: Mapping[str, str]) -> dict[str, s
 
 def main() -> None:
     """sshd's ForceCommand: a login shell, or the command that the client asked for (scp and sftp included)."""
-    environment = merged(_container(), os.environ)
-    shell = environment.get("SHELL", "/bin/bash")
+    container = _container()
+    environment = merged(container, os.environ) if container else dict(os.environ)
     command = os.environ.get("SSH_ORIGINAL_COMMAND")
-    if command is None:
-        os.execve(shell, [f"-{Path(shell).name}"], environment)
-    os.execve(shell, [Path(shell).name, "-c", command], environment)
+    # A SHELL that is not in the image must not lock its user out.
+    for shell in filter(None, (environment.get("SHELL"), "/bin/bash", "/bin/sh")):
+        name = Path(shell).name
+        with contextlib.suppress(OSError):
+            execute(shell, [f"-{name}"] if command is None else [name, "-c", command], environment)
+    sys.exit("session: no shell can be run here")
 
 
 def _container() -> dict[str, str]:
-    for run in paths.RUN_CANDIDATES:
-        try:
-            return unpack((run / ENVIRONMENT).read_bytes())
-        except OSError:
-            continue
-    return {}
+    """What start has packed; empty where it cannot be read."""
+    run = paths.run_directory()
+    try:
+        return unpack((run / ENVIRONMENT).read_bytes()) if run else {}
+    except OSError:
+        return {}

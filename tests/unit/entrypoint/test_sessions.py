@@ -1,0 +1,142 @@
+"""An SSH session has the container's environment byte for byte, and starts whatever the shell variable says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entrypoint import paths, sessions
+
+DOCKER = Path(__file__).parents[3] / "docker"
+AWKWARD = {
+    "PLAIN": "a b",
+    "QUOTES": 'it\'s "so"',
+    "SHELL_SYNTAX": "$HOME `id` $(id) \\n !x; exit",
+    "LINES": "one\ntwo\n\nfour\n",
+    "EMPTY": "",
+    "EQUALS": "a=b=c",
+    "NOT_ASCII": "Grüße, 世界",
+    "NOT_UTF8": os.fsdecode(b"\xff\xfe"),
+    "LONG": "x" * 100_000,
+}
+
+
+def test_awkward_values_survive_packing() -> None:
+    assert sessions.unpack(sessions.pack(AWKWARD)) == AWKWARD
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="=\0"), min_size=1)
+VALUES = st.binary().map(lambda raw: os.fsdecode(raw.replace(b"\0", b"")))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.dictionaries(NAMES, VALUES))
+def test_whatever_an_environment_can_hold_survives_packing(environment: dict[str, str]) -> None:
+    assert sessions.unpack(sessions.pack(environment)) == environment
+
+
+@pytest.mark.parametrize(
+    ("container", "sshd", "session"),
+    [
+        ({"PATH": "/opt/bin"}, {"PATH": "/usr/bin", "HOME": "/"}, {"PATH": "/opt/bin"}),
+        (
+            {"A": "1"},
+            {"SSH_CONNECTION": "c", "SSH_TTY": "/dev/pts/0"},
+            {"A": "1", "SSH_CONNECTION": "c", "SSH_TTY": "/dev/pts/0"},
+        ),
+        ({"TERM": "dumb"}, {"TERM": "xterm-256color"}, {"TERM": "xterm-256color"}),
+        ({"TERM": "dumb"}, {}, {"TERM": "dumb"}),
+        ({}, {"SSH_ORIGINAL_COMMAND": "ls"}, {}),
+        ({"SSH_PUBLIC_KEY": "k"}, {"SSH_AUTH_SOCK": "/s"}, {"SSH_PUBLIC_KEY": "k", "SSH_AUTH_SOCK": "/s"}),
+        ({}, {"DISPLAY": ":10", "XAUTHORITY": "/x"}, {"DISPLAY": ":10", "XAUTHORITY": "/x"}),
+    ],
+    ids=[
+        "the container's values win",
+        "the connection's own are added",
+        "the client's terminal wins",
+        "without a terminal the container's stays",
+        "the command is not part of the environment",
+        "agent forwarding beside the container's own",
+        "X11",
+    ],
+)
+def test_environment_of_a_session(
+    container: dict[str, str], sshd: dict[str, str], session: dict[str, str]
+) -> None:
+    assert sessions.merged(container, sshd) == session
+
+
+SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
+
+
+def run(run_directory: Path, typed: str = "", **sshd: str) -> subprocess.CompletedProcess[str]:
+    """What sshd's forced command does, with the environment that sshd gives it, run as the image runs it."""
+    script = (
+        f"import sys; sys.path.insert(0, {str(DOCKER)!r})\n"
+        "from pathlib import Path\nfrom entrypoint import paths, sessions\n"
+        f"paths.RUN_CANDIDATES = (Path({str(run_directory)!r}),)\nsessions.main()\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-IS", "-c", script],
+        env={"PATH": "/usr/bin:/bin", "HOME": "/", "USER": "dev", **sshd},
+        input=typed,
+        capture_output=True,
+        text=True,
+        check=False,
+        errors="surrogateescape",
+    )
+
+
+@pytest.fixture
+def started(image: Path) -> Path:
+    run_directory = image / "run/torchtap"
+    (run_directory / paths.STARTED).write_text("{}")
+    environment = {"PATH": "/usr/bin:/bin", "SHELL": "/bin/bash", **AWKWARD}
+    (run_directory / sessions.ENVIRONMENT).write_bytes(sessions.pack(environment))
+    return run_directory
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8", "xx_XX.ISO-8859-1"])
+def test_a_command_gets_the_containers_environment_in_any_locale(started: Path, locale: str) -> None:
+    command = f"exec {sys.executable} -c '{SHOW}' 'Grüße  \"x\"' \"$PLAIN\""
+    done = run(started, LC_ALL=locale, SSH_ORIGINAL_COMMAND=command, SSH_CONNECTION="1 2 3 4")
+    environment, words = json.loads(done.stdout)
+    assert {name: environment[name] for name in AWKWARD} == AWKWARD
+    assert environment["SSH_CONNECTION"] == "1 2 3 4"
+    assert "HOME" not in environment  # sshd's own idea of it
+    assert words == ['Grüße  "x"', "a b"]
+
+
+def test_exit_code_of_the_command_is_the_sessions(started: Path) -> None:
+    assert run(started, SSH_ORIGINAL_COMMAND="exit 7").returncode == 7
+
+
+def test_without_a_command_there_is_a_login_shell(started: Path) -> None:
+    done = run(started, typed="shopt -q login_shell && echo login; echo $0\n")
+    assert done.stdout == "login\n-bash\n"
+
+
+@pytest.mark.parametrize("shell", ["/bin/no-such-shell", "", "/etc/passwd"], ids=repr)
+def test_a_shell_that_is_not_there_locks_nobody_out(started: Path, shell: str) -> None:
+    (started / sessions.ENVIRONMENT).write_bytes(sessions.pack({"PATH": "/usr/bin:/bin", "SHELL": shell}))
+    done = run(started, SSH_ORIGINAL_COMMAND="echo $0 works")
+    assert (done.stdout, done.stderr) == ("bash works\n", "")
+
+
+def test_without_the_containers_environment_sshds_own_remains(tmp_path: Path) -> None:
+    done = run(tmp_path, SSH_ORIGINAL_COMMAND="echo $HOME $USER", SSH_TTY="/dev/pts/0")
+    assert (done.stdout, done.stderr) == ("/ dev\n", "")
+
+
+def test_pipes_break_as_in_any_other_shell(started: Path) -> None:
+    """Python ignores SIGPIPE; inherited, `yes` complains about a broken pipe."""
+    done = run(started, SSH_ORIGINAL_COMMAND="yes | head -n 1; grep SigIgn /proc/self/status")
+    assert done.stderr == ""
+    assert done.stdout == "y\nSigIgn:\t0000000000000000\n"
