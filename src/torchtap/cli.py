@@ -154,9 +154,8 @@ def _write(path: Path, report: Report) -> None:
         )
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(report.to_json())
-        Path(temporary).chmod(
-            0o644
-        )  # other users of the machine read it: the login message, a fleet's collector
+        # Other users of the machine read it: the login message, a fleet's collector.
+        Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except OSError as error:
         with suppress(OSError):

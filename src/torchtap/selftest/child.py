@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     import torch
 
-from torchtap.selftest.limits import CONVOLUTION_TOLERANCE, LSTM_TOLERANCE, MATMUL_ENTRY, MATMUL_SIZE
+from torchtap.selftest.limits import CONVOLUTION_TOLERANCE, LSTM_TOLERANCE, PRODUCTS
 
 Values = dict[str, Any]
 MARKER = "torchtap_simulated_gpu"
@@ -235,10 +235,11 @@ def _checked_product(device: torch.device, dtype: torch.dtype) -> Values:
     """
     import torch
 
+    size, terms, entry = PRODUCTS[str(dtype).removeprefix("torch.")]
     torch.manual_seed(0)
-    size = (MATMUL_SIZE, MATMUL_SIZE)
-    left, right = (torch.randint(-MATMUL_ENTRY, MATMUL_ENTRY + 1, size) for _ in range(2))
-    expected = (left @ right).to(dtype)  # bf16 rounds its result; so is the exact one rounded
+    left = torch.randint(-entry, entry + 1, (size, terms))
+    right = torch.randint(-entry, entry + 1, (terms, size))
+    expected = (left @ right).to(dtype)
     got = (left.to(device, dtype) @ right.to(device, dtype)).cpu()
     return {"checked": expected.numel(), "wrong": int((got != expected).sum().item())}
 
@@ -250,7 +251,9 @@ def _convolutions(device: torch.device) -> tuple[list[torch.Tensor], list[torch.
     image = torch.randint(-4, 5, (2, 8, 24, 24)).float()
     weight = torch.randint(-4, 5, (16, 8, 3, 3)).float()
     convolve = torch.nn.functional.conv2d
-    return [convolve(image.to(device), weight.to(device), padding=1)], [convolve(image, weight, padding=1)]
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        got = convolve(image.to(device), weight.to(device), padding=1)
+    return [got], [convolve(image, weight, padding=1)]
 
 
 def _lstm(device: torch.device) -> tuple[torch.nn.LSTM, torch.Tensor]:

@@ -41,10 +41,11 @@ TLIMIT_WARN_C = 5
 TEMPERATURE_WARN_C = 85
 
 # -- Numbers from the GPU ------------------------------------------------------------------------------------
-# Matrix size of the checked product. Its entries are whole numbers in -8..8, so every exact result is below
-# 512 * 64 = 32768 and fp32, TF32 and bf16 products with fp32 sums must give it exactly: no tolerance is needed.
-MATMUL_SIZE = 512
-MATMUL_ENTRY = 8
+# The checked product: rows and columns of the result, terms in each sum, largest entry, by type. Entries are whole
+# numbers, chosen so that every sum of any of the terms can be written exactly in the type that may hold it: 512 * 64 =
+# 32768 < 2^24 in fp32 (TF32 products sum in fp32), 256 * 1 = 256 = 2^8 in bf16, in which cuBLAS may add up parts. So
+# no tolerance is needed, in whatever order a library adds.
+PRODUCTS = {"float32": (512, 512, 8), "bfloat16": (512, 256, 1)}
 # Largest difference over the largest reference value. cuDNN may pick an algorithm that rounds (Winograd, FFT).
 CONVOLUTION_TOLERANCE = 1e-3
 # fp32, TF32 off. Ten steps of an LSTM on two libraries differ by about 1e-6 (measured, CPU against a formula).

@@ -13,7 +13,7 @@ import torch
 
 from torchtap.selftest import child
 from torchtap.selftest.facts import StepState
-from torchtap.selftest.limits import LSTM_TOLERANCE
+from torchtap.selftest.limits import LSTM_TOLERANCE, PRODUCTS
 from torchtap.selftest.probe import run_child
 
 CPU = torch.device("cpu")
@@ -26,10 +26,14 @@ def reporter() -> child.Reporter:
     return child.Reporter(io.StringIO())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_the_product_is_exact_in_every_type(dtype: torch.dtype):
-    """No tolerance: its numbers are whole and small enough."""
-    assert child._checked_product(CPU, dtype) == {"checked": 512 * 512, "wrong": 0}
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_the_product_is_exact_in_every_type(name: str):
+    """No tolerance: its numbers are whole, and every partial sum can be written in the type."""
+    dtype = getattr(torch, name)
+    size, terms, entry = PRODUCTS[name]
+    assert child._checked_product(CPU, dtype) == {"checked": size * size, "wrong": 0}
+    largest = torch.tensor(float(terms * entry * entry))
+    assert torch.tensor([largest - 1, largest]).to(dtype).diff().item() == 1  # neighbours are told apart
 
 
 def test_one_wrong_value_in_a_product_is_found(monkeypatch: pytest.MonkeyPatch):

@@ -90,6 +90,7 @@ def test_no_line_is_wider_than_the_terminal(scenario: Scenario, width: int):
     for line in text(of(scenario), width).splitlines():
         assert len(line) <= width or " " not in line.strip() or line.startswith(" " * 8)
         assert line == line.rstrip()
+        assert not line.endswith("-")  # an option, a path or a word is never broken in two
         assert width < 80 or len(line) <= 80
 
 
