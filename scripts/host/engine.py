@@ -64,11 +64,11 @@ class Engine:
         return f"Docker {self.version}, Compose {self.compose}{hints}"
 
 
-def look(environ: Mapping[str, str] = os.environ) -> Engine:
+def look(environ: Mapping[str, str] = os.environ, tick: proc.Tick | None = None) -> Engine:
     """Ask Docker. Never raises; an engine that gives no answer in 30 s counts as unreachable."""
     if shutil.which("docker", path=environ.get("PATH")) is None:
         return Engine(State.NO_CLIENT)
-    answer = proc.ask(["docker", "info", "--format", "{{json .}}"], timeout_s=INFO_TIMEOUT_S)
+    answer = proc.ask(["docker", "info", "--format", "{{json .}}"], timeout_s=INFO_TIMEOUT_S, tick=tick)
     info = read_info(answer.out)
     errors = " ".join([*(info.get("ServerErrors") or []), answer.err]).strip()
     if "permission denied" in errors.lower():

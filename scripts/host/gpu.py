@@ -84,12 +84,14 @@ def read_csv(text: str) -> tuple[Driver | None, tuple[Gpu, ...]]:
     return driver, tuple(gpus)
 
 
-def look(dev: Path = Path("/dev"), timeout_s: float = SMI_TIMEOUT_S) -> HostGpus:
+def look(
+    dev: Path = Path("/dev"), timeout_s: float = SMI_TIMEOUT_S, tick: proc.Tick | None = None
+) -> HostGpus:
     """Ask the host. Never raises, and ends within about `timeout_s` even when nvidia-smi hangs."""
     nodes = device_nodes(dev)
-    answer = query((*FIELDS, CAPABILITY), timeout_s)
+    answer = query((*FIELDS, CAPABILITY), timeout_s, tick)
     if not answer.ok and "not a valid field" in answer.out + answer.err:
-        answer = query(FIELDS, timeout_s)
+        answer = query(FIELDS, timeout_s, tick)
     driver, gpus = read_csv(answer.out)
     if answer.rc == proc.NOT_FOUND:
         trouble = f"{', '.join(nodes)} in /dev, but nvidia-smi is not installed" if nodes else None
@@ -100,10 +102,9 @@ def look(dev: Path = Path("/dev"), timeout_s: float = SMI_TIMEOUT_S) -> HostGpus
     return HostGpus(present=bool(nodes or gpus), driver=driver, gpus=gpus, trouble=f"nvidia-smi: {trouble}")
 
 
-def query(fields: tuple[str, ...], timeout_s: float) -> proc.Done:
-    return proc.ask(
-        ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"], timeout_s=timeout_s
-    )
+def query(fields: tuple[str, ...], timeout_s: float, tick: proc.Tick | None) -> proc.Done:
+    wanted = f"--query-gpu={','.join(fields)}"
+    return proc.ask(["nvidia-smi", wanted, "--format=csv,noheader"], timeout_s=timeout_s, tick=tick)
 
 
 def variant_for(host: HostGpus) -> Variant | None:

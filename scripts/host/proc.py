@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO
 
+Tick = Callable[[float, str], None]
 NOT_FOUND = 127
 TIMED_OUT = 124
 
@@ -45,16 +46,17 @@ def ask(
     timeout_s: float = 30.0,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    stdin: str | None = None,
+    tick: Tick | None = None,
 ) -> Done:
     """Run a program for its answer; after `timeout_s` it and what it started are killed.
 
+    Meanwhile `tick(elapsed seconds, what is waited for)` is called every second.
     A program stuck in the kernel (nvidia-smi on a lost GPU) takes no signal: it is left behind after 2 s.
     """
     try:
         child = subprocess.Popen(
             [str(word) for word in argv],
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -65,18 +67,22 @@ def ask(
         )
     except OSError as error:  # not there, or not executable
         return Done(NOT_FOUND, "", f"{argv[0]}: {error.strerror or error}")
-    try:
-        out, err = child.communicate(stdin, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        kill_group(child.pid)
+    name, began = Path(argv[0]).name, time.monotonic()
+    while (elapsed := time.monotonic() - began) < timeout_s:
         try:
-            child.communicate(timeout=2)
+            out, err = child.communicate(timeout=min(1.0, timeout_s - elapsed))
+            return Done(child.returncode, out, err)
         except subprocess.TimeoutExpired:
-            for pipe in (child.stdin, child.stdout, child.stderr):
-                if pipe is not None:
-                    pipe.close()
-        return Done(TIMED_OUT, "", f"{Path(argv[0]).name} gave no answer in {timeout_s:g} s")
-    return Done(child.returncode, out, err)
+            if tick is not None:
+                tick(time.monotonic() - began, f"{name} has not answered yet")
+    kill_group(child.pid)
+    try:
+        child.communicate(timeout=2)
+    except subprocess.TimeoutExpired:
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+    return Done(TIMED_OUT, "", f"{name} gave no answer in {timeout_s:g} s")
 
 
 def kill_group(pid: int) -> None:
@@ -87,7 +93,7 @@ def kill_group(pid: int) -> None:
 
 def follow(
     argv: Sequence[str | Path],
-    tick: Callable[[float, str], None],
+    tick: Tick,
     *,
     pick: Callable[[str], str] = str.strip,
     every_s: float = 0.5,

@@ -14,7 +14,7 @@ from host import disk, docker, engine, gpu, keys, local, places, plan, ports, ve
 from host.lock import held
 from host.paths import Paths
 from host.settings import Settings
-from host.show import Problem, say, warn
+from host.show import Problem, say, ticking, warn
 
 HEALTHY_PATIENCE_S = 180.0
 PORTS = (("JUPYTER_PORT", "8888", 8888), ("SSH_PORT", "2222", 22))  # variable, default, port in the container
@@ -35,8 +35,9 @@ def look(paths: Paths) -> Situation:
     """Gather the facts. Raises `Problem` for a broken `.env` or a bad value, before anything else is asked."""
     settings = places.settings(paths)
     mode_is_local = settings.get("MODE") == "local"
-    found = engine.Engine(engine.State.UNREACHABLE, "not asked") if mode_is_local else engine.look()
-    return Situation(paths, settings, found, gpu.look())
+    with ticking("look") as ticker:
+        found = engine.Engine(engine.State.UNREACHABLE) if mode_is_local else engine.look(tick=ticker.tick)
+        return Situation(paths, settings, found, gpu.look(tick=ticker.tick))
 
 
 def tell(situation: Situation, chosen: plan.Plan) -> None:
@@ -229,6 +230,9 @@ def finish(situation: Situation, compose: docker.Compose, container: Any, chosen
     if situation.settings.get("TORCHTAP_SELFTEST") != "off":
         verdict.show(docker.report(compose, container, docker.REPORT_PATIENCE_S), "All of it:  make selftest")
     say("jupyter", docker.url(compose, container))
+    if situation.settings.get("SSH_KEY") == "none":
+        say("ssh", "off, as SSH_KEY=none asks")
+        return
     if not chosen_keys.lines:
         say("ssh", "off, without a key. Make a pair (ssh-keygen -t ed25519), then make up")
         return

@@ -32,6 +32,20 @@ def test_a_time_limit_holds_and_is_told() -> None:
     assert done.said.endswith("gave no answer in 0.5 s")
 
 
+def test_a_long_wait_for_an_answer_is_told() -> None:
+    seen: list[tuple[float, str]] = []
+    proc.ask([sys.executable, "-c", STUBBORN], timeout_s=1.5, tick=lambda s, text: seen.append((s, text)))
+    assert seen
+    assert seen[0][0] >= 1
+    assert seen[0][1].endswith("has not answered yet")
+
+
+def test_a_quick_answer_is_not_commented() -> None:
+    seen: list[str] = []
+    assert proc.ask([sys.executable, "-c", "print(1)"], tick=lambda _, text: seen.append(text)).out == "1\n"
+    assert seen == []
+
+
 def test_output_that_is_no_text_raises_nothing() -> None:
     program = "import os; os.write(1, bytes([0xff, 0xfe]))"
     assert proc.ask([sys.executable, "-c", program]).out == "\ufffd\ufffd"

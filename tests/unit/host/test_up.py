@@ -71,6 +71,15 @@ def test_a_host_without_a_gpu_gets_the_cpu_and_the_reason(checkout: Checkout) ->
     assert said.endswith("ssh off, without a key. Make a pair (ssh-keygen -t ed25519), then make up")
 
 
+def test_none_as_a_key_is_said_as_a_choice(checkout: Checkout) -> None:
+    docker = checkout.fake("docker").answer(*fake.engine())
+    (checkout.home / ".ssh").mkdir()
+    (checkout.home / ".ssh/id_ed25519.pub").write_text(key())
+    done = checkout.run("up", env={"SSH_KEY": "none", "SSH_PUBLIC_KEY": key()})
+    assert done.stdout.endswith("ssh       off, as SSH_KEY=none asks\n")
+    assert "SSH_PUBLIC_KEY" not in docker.environment_of("^compose up")
+
+
 def test_cdi_is_taken_where_gpus_is_refused(checkout: Checkout) -> None:
     docker = checkout.fake("docker").answer(
         *fake.engine({"when": "^run .*--device nvidia.com/gpu=all", "out": "GPU 0: X\n"})
