@@ -98,8 +98,16 @@ def look(
         return HostGpus(present=bool(nodes), trouble=trouble)
     if answer.ok and gpus:
         return HostGpus(present=True, driver=driver, gpus=gpus)
-    trouble = answer.said if not answer.ok else f"nvidia-smi answered without a GPU: {answer.said}"
-    return HostGpus(present=bool(nodes or gpus), driver=driver, gpus=gpus, trouble=f"nvidia-smi: {trouble}")
+    words = first_line(answer.out) or first_line(answer.err) or f"exit code {answer.rc}"
+    trouble = words if words.lower().startswith("nvidia-smi") else f"nvidia-smi: {words}"
+    if answer.ok:
+        trouble = f"nvidia-smi names no GPU: {words}"
+    return HostGpus(present=bool(nodes or gpus), driver=driver, gpus=gpus, trouble=trouble)
+
+
+def first_line(text: str) -> str:
+    """nvidia-smi says first what is wrong, then versions and advice."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def query(fields: tuple[str, ...], timeout_s: float, tick: proc.Tick | None) -> proc.Done:
