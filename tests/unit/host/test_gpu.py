@@ -68,8 +68,11 @@ def test_nvidia_smi_that_hangs_is_left_after_its_time(fakes_only: Checkout, dev:
         ({"rc": 0, "out": "!!\x00 garbage, , ,\n"}, "nvidia-smi names no GPU"),
         ({"rc": 0, "out": ""}, "nvidia-smi names no GPU"),
         (
-            {"rc": 18, "out": "Failed to initialize NVML: Driver/library version mismatch\n"},
-            "version mismatch",
+            {
+                "rc": 18,
+                "out": "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 570.1\n",
+            },
+            "nvidia-smi: Failed to initialize NVML: Driver/library version mismatch",
         ),
     ],
     ids=["no devices", "garbage", "nothing", "mismatch"],
