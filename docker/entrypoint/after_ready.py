@@ -21,7 +21,7 @@ def main() -> int:
     torchtap = str(paths.VENV / "bin" / "torchtap")
     try:
         os.nice(10)  # what the user does in the first seconds comes first
-        words = [torchtap, "selftest", "--output", f"{started['state']}/selftest.json"]
+        words = [torchtap, "selftest", "--output", f"{started['state']}/{paths.REPORT}"]
         execute(torchtap, words, os.environ)
     except OSError as error:
         log.error("selftest", f"{torchtap} cannot be run: {error.strerror}")

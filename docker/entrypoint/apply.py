@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import re
 import secrets
+import shlex
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 
 from entrypoint import log, paths, sessions
-from entrypoint.account import LOWEST_EXTRA_ID, NAME
-from entrypoint.plan import Plan, run_script
+from entrypoint.account import IMAGE_ID, LOWEST_EXTRA_ID, NAME, acting_as
+from entrypoint.execute import execute
+from entrypoint.mounts import mounts
+from entrypoint.plan import Plan, PlanError, run_script
+from entrypoint.stop import STOPPING
 
 SCAN = "services"  # s6-svscan's directory, in the run directory
+SKELETON = Path("/etc/skel")
 
 
 def apply(plan: Plan) -> None:
@@ -37,7 +46,7 @@ def apply(plan: Plan) -> None:
     paths.write(plan.run / "path", plan.environment.get("PATH", "") + "\n")  # for /etc/profile.d/torchtap.sh
     if plan.authorized_keys:
         paths.write(plan.run / "authorized_keys", "".join(f"{line}\n" for line in plan.authorized_keys))
-        _host_key(plan.state / "ssh")
+        _host_key(plan.state / paths.SSH)
     if any(service.name == "jupyter" for service in plan.services):
         _jupyter_token(plan)
         _own_folder(plan, Path(plan.environment["JUPYTER_RUNTIME_DIR"]))
@@ -68,7 +77,7 @@ def become(plan: Plan, command: tuple[str, ...], *, as_user: bool = True) -> Non
         os.setresgid(plan.account.gid, plan.account.gid, plan.account.gid)
         os.setresuid(plan.account.uid, plan.account.uid, plan.account.uid)
     os.chdir(plan.working_directory)
-    os.execvpe(command[0], command, dict(plan.environment))
+    execute(command[0], command, plan.environment)
 
 
 def supervise(plan: Plan) -> None:
@@ -91,11 +100,29 @@ def _started(plan: Plan) -> dict[str, object]:
 
 
 def _run_directory(plan: Plan) -> None:
-    plan.run.mkdir(parents=True, exist_ok=True)
+    """Ours alone, and empty: what an earlier start left there, or somebody else in /tmp, must not be run or read."""
+    with contextlib.suppress(FileExistsError):
+        plan.run.mkdir(mode=0o755)
     if plan.is_root:
         # In the image anyone may write here, for containers started with --user; from now on only root.
-        plan.run.chmod(0o755)
+        _take_over(plan.run, 0o755)
+    for entry in plan.run.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    if any(service.name == "sshd" for service in plan.services) and plan.is_root:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's empty directory for privilege separation
+
+
+def _take_over(folder: Path, mode: int, gid: int = 0) -> None:
+    """Make a directory root's. Raises OSError when it is not one: a link would lead to somebody else's."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchown(descriptor, 0, gid)
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
 
 
 def _name_the_user(plan: Plan) -> None:
@@ -122,71 +149,117 @@ def _name_the_user(plan: Plan) -> None:
 
 def _replace_line(path: Path, beginning: str, line: str) -> None:
     """Put `line` first, in place of any that begins so: first, so that its name wins where an id has two."""
-    rest = [old for old in path.read_text().splitlines(keepends=True) if not old.startswith(beginning)]
-    paths.write(path, line + "".join(rest))
+    rest = [
+        old for old in path.read_bytes().splitlines(keepends=True) if not old.startswith(beginning.encode())
+    ]
+    paths.write(path, line.encode() + b"".join(rest))
 
 
 def _home(plan: Plan) -> None:
-    plan.home.mkdir(parents=True, exist_ok=True)
-    if plan.home_to_own:
-        _give(plan.home, plan.account.uid, plan.account.gid)
-    skeleton = Path("/etc/skel")
-    if not (plan.home / ".bashrc").exists() and os.access(plan.home, os.W_OK) and skeleton.is_dir():
-        for source in skeleton.iterdir():
-            target = plan.home / source.name
-            if source.is_file() and not target.exists():
-                shutil.copyfile(source, target)
-                if plan.is_root:
-                    os.chown(target, plan.account.uid, plan.account.gid)
+    account = plan.account
+    if plan.home != paths.HOME:
+        with acting_as(account.uid, account.gid):
+            _private(plan.home)
+    elif plan.home_to_own:
+        _give(plan.home, account.uid, account.gid)
+    # As the user, and only what is not there: root would follow a link that the user has put into the home.
+    with acting_as(account.uid, account.gid), contextlib.suppress(OSError):
+        if not os.path.lexists(plan.home / ".bashrc"):
+            for source in filter(Path.is_file, SKELETON.iterdir()):
+                with contextlib.suppress(FileExistsError), open(plan.home / source.name, "xb") as file:
+                    file.write(source.read_bytes())
+
+
+def _private(folder: Path) -> None:
+    """A directory of whoever acts. In /tmp somebody else may have been faster: then raises OSError."""
+    try:
+        folder.mkdir(mode=0o755)
+    except FileExistsError:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise FileExistsError(
+                errno.EEXIST, "is there already, and not this user's", str(folder)
+            ) from None
 
 
 def _give(folder: Path, uid: int, gid: int) -> None:
-    """Give a tree to the user; what belongs to others than root and the image's dev is left alone."""
-    for directory, _, files in os.walk(folder):
-        for path in (directory, *(os.path.join(directory, name) for name in files)):
-            if os.lstat(path).st_uid in (0, 1000):
-                os.lchown(path, uid, gid)
+    """Give a tree to the user; what belongs to others than root and the image's dev is left alone.
+
+    So is what is mounted inside, such as a data set of the host: that is not the image's to give. The folder itself
+    comes last: when this is cut short, the next start begins again.
+    """
+    inside = {str(mount.point) for mount in mounts()}
+    refused = 0
+    for directory, folders, files, descriptor in os.fwalk(folder):
+        here = [name for name in (*folders, *files) if os.path.join(directory, name) not in inside]
+        folders[:] = [name for name in folders if name in here]
+        for name in here:
+            try:
+                if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid in (0, IMAGE_ID):
+                    os.chown(name, uid, gid, dir_fd=descriptor, follow_symlinks=False)
+            except OSError:
+                refused += 1
+    if refused:
+        log.warning("home", f"{refused} files in {folder} could not be given to {uid}:{gid}")
+    os.chown(folder, uid, gid, follow_symlinks=False)
 
 
 def _state(plan: Plan) -> None:
-    plan.state.mkdir(mode=0o755, parents=True, exist_ok=True)
-    ssh = plan.state / "ssh"
-    ssh.mkdir(exist_ok=True)
-    if not plan.is_root:
-        return
-    # Sticky: dev keeps the token and the last self-test here but cannot replace root's ssh folder.
-    os.chown(plan.state, 0, plan.account.gid)
-    plan.state.chmod(0o1775)
-    os.chown(ssh, 0, 0)
-    ssh.chmod(0o700)
+    ssh = plan.state / paths.SSH
+    if plan.state != paths.STATE:
+        _private(plan.state)
+    if plan.is_root:
+        # Sticky: dev keeps the token and the last self-test here but cannot replace root's ssh folder.
+        _take_over(plan.state, 0o1775, plan.account.gid)
+        if ssh.is_symlink():
+            ssh.unlink()
+        for name in (paths.TOKEN, paths.REPORT):  # of an earlier start with another user id
+            with contextlib.suppress(FileNotFoundError):
+                os.chown(plan.state / name, plan.account.uid, plan.account.gid, follow_symlinks=False)
+    ssh.mkdir(mode=0o700, exist_ok=True)
+    if plan.is_root:
+        _take_over(ssh, 0o700)
 
 
 def _host_key(folder: Path) -> None:
     """Made once, kept in the state volume. A key that others can read would stop sshd, so modes are repaired."""
-    key = folder / "ssh_host_ed25519_key"
-    if not key.exists():
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "torchtap", "-f", str(key)],
-            check=True,
-            stdin=subprocess.DEVNULL,
-        )
+    key, draft = folder / "ssh_host_ed25519_key", folder / "new"
+    if key.is_symlink() or not key.is_file() or not key.stat().st_size:
+        # Made beside it and moved: a crash leaves no half of a key, which sshd would refuse at every later start.
+        for path in (key, draft, _public(draft)):
+            path.unlink(missing_ok=True)
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "torchtap", "-f", str(draft)]
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            raise PlanError(
+                f"ssh-keygen cannot make the host key in {folder}: {' '.join(done.stderr.split())}",
+                "To do without SSH, start with the role jupyter",
+            )
+        os.replace(_public(draft), _public(key))
+        os.replace(draft, key)
     key.chmod(0o600)
+
+
+def _public(key: Path) -> Path:
+    return key.with_name(f"{key.name}.pub")
 
 
 def _jupyter_token(plan: Plan) -> None:
     """Made once, readable by the user alone, never in the log or on a command line."""
-    path = plan.state / "jupyter-token"
+    path, owner = plan.state / paths.TOKEN, (plan.account.uid, plan.account.gid)
     try:
-        kept = path.read_text().strip()
+        with acting_as(*owner):  # what the user could link to there is not root's to read
+            kept = paths.read(path).decode("ascii", errors="replace").strip()
     except OSError:
         kept = ""
+    if not re.fullmatch("[!-~]+", kept):
+        kept = ""
     token = plan.jupyter_token or kept or secrets.token_hex(24)
-    paths.write(path, f"{token}\n", mode=0o600, owner=(plan.account.uid, plan.account.gid))
+    paths.write(path, f"{token}\n", mode=0o600, owner=owner)
 
 
 def _own_folder(plan: Plan, folder: Path) -> None:
     """A new empty folder that only the user can enter."""
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier start of this container
     folder.mkdir(mode=0o700)
     if plan.is_root:
         os.chown(folder, plan.account.uid, plan.account.gid)
@@ -194,10 +267,13 @@ def _own_folder(plan: Plan, folder: Path) -> None:
 
 def _scan_directory(plan: Plan) -> None:
     scan = plan.run / SCAN
-    shutil.rmtree(scan, ignore_errors=True)  # of an earlier start of this container
     control = scan / ".s6-svscan"
     control.mkdir(parents=True)
     _script(control / "finish", f"#!/bin/sh\nexec {paths.BIN / 'stop'}\n")
+    # Before anything stops, when that began: the time that the services take counts.
+    note = shlex.quote(str(plan.run / STOPPING))
+    for name in ("SIGTERM", "SIGINT", "SIGQUIT"):
+        _script(control / name, f"#!/bin/sh\n[ -e {note} ] || : >{note}\nexec s6-svscanctl -t .\n")
     for service in plan.services:
         folder = scan / service.name
         folder.mkdir()
@@ -209,5 +285,6 @@ def _scan_directory(plan: Plan) -> None:
 
 
 def _script(path: Path, text: str) -> None:
-    path.write_text(text)
-    path.chmod(0o755)
+    """A script that s6 can run although the run directory may be mounted noexec, as `docker run --tmpfs` does."""
+    path.with_name(f"{path.name}.sh").write_text(text)
+    path.symlink_to(paths.BIN / "run-beside")

@@ -6,13 +6,14 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoint import paths
-from entrypoint.account import IMAGE_ID
+from entrypoint.account import IMAGE_ID, acting_as
 from entrypoint.keys import Source
+from entrypoint.mounts import Mount, is_hosts, mounts
 from entrypoint.settings import Settings
 
 SECRET_KEY_FILE = Path("/run/secrets/ssh_public_key")  # a Docker or Compose secret of this name
@@ -29,6 +30,8 @@ class Folder:
     mode: int = 0
     readable: bool = False  # by the identity that services and commands get
     writable: bool = False
+    changeable: bool = False  # by this process, which may be root
+    is_hosts: bool = False  # a folder of the host is mounted here, not a volume
 
     @property
     def described(self) -> str:
@@ -44,10 +47,13 @@ class Facts:
     uid: int
     gid: int
     groups: tuple[int, ...]
+    can_be_user: bool  # root without CAP_SETUID or CAP_SETGID cannot
+    current: Folder  # WORKDIR, or that of `docker run -w`
     workspace: Folder
     workspace_is_new: bool  # Docker made it just now, as root, because the host had none
     home: Folder
     state: Folder
+    state_of_others: tuple[str, ...]  # what this user could neither use nor replace there
     run: Path | None  # None: nowhere to put run-time files
     key_sources: tuple[Source, ...]
     ssh_port_free: bool
@@ -58,19 +64,27 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
     is_root = os.geteuid() == 0
     uid, gid = identity(settings, paths.WORKSPACE) if is_root else (os.geteuid(), os.getegid())
     groups = tuple(group for group in os.getgroups() if group not in (0, gid))
-    home = look_at(paths.HOME, uid, gid, groups)
+    can_be_user = not is_root or _can_become(uid, gid, groups)
+    seen = mounts()
+
+    def look(path: Path) -> Folder:
+        return look_at(path, uid, gid, groups, seen)
+
     return Facts(
         environment=environment,
         is_root=is_root,
         uid=uid,
         gid=gid,
         groups=groups,
-        workspace=look_at(paths.WORKSPACE, uid, gid, groups),
+        can_be_user=can_be_user,
+        current=look(_current()),
+        workspace=look(paths.WORKSPACE),
         workspace_is_new=is_root and _is_new(paths.WORKSPACE),
-        home=home,
-        state=look_at(paths.STATE, uid, gid, groups),
+        home=look(paths.HOME),
+        state=look(paths.STATE),
+        state_of_others=() if is_root else _of_others(paths.STATE),
         run=next((path for path in paths.RUN_CANDIDATES if _can_be_made(path)), None),
-        key_sources=key_sources(settings, home.path),
+        key_sources=key_sources(settings, paths.HOME, uid, gid) if can_be_user else (),
         ssh_port_free=_port_is_free(settings.ssh_port),
     )
 
@@ -90,7 +104,7 @@ def identity(settings: Settings, workspace: Path) -> tuple[int, int]:
     return uid, gid
 
 
-def look_at(path: Path, uid: int, gid: int, groups: tuple[int, ...]) -> Folder:
+def look_at(path: Path, uid: int, gid: int, groups: tuple[int, ...], seen: Sequence[Mount] = ()) -> Folder:
     """A folder, and what `uid` may do in it."""
     try:
         found = path.stat()
@@ -105,17 +119,47 @@ def look_at(path: Path, uid: int, gid: int, groups: tuple[int, ...]) -> Folder:
         mode=stat.S_IMODE(found.st_mode),
         readable=readable,
         writable=writable,
+        changeable=os.access(path, os.W_OK | os.X_OK),
+        is_hosts=is_hosts(path, seen),
     )
 
 
-def key_sources(settings: Settings, home: Path) -> tuple[Source, ...]:
+def key_sources(settings: Settings, home: Path, uid: int, gid: int) -> tuple[Source, ...]:
     """Every place that may hold public keys, in order."""
-    files = [SECRET_KEY_FILE, home / ".ssh" / "authorized_keys"]
-    if settings.ssh_public_key_file:
-        files.insert(0, Path(settings.ssh_public_key_file))
-    return (
-        Source("SSH_PUBLIC_KEY", settings.ssh_public_key or None),
-        *(Source(str(path), _text(path)) for path in files),
+    variable = Source("SSH_PUBLIC_KEY", settings.ssh_public_key or None)
+    named = [_file(Path(name), asked_for=True) for name in filter(None, [settings.ssh_public_key_file])]
+    with acting_as(uid, gid):  # what the user could link to there is not root's to read
+        own = _file(home / ".ssh" / "authorized_keys")
+    return (variable, *named, _file(SECRET_KEY_FILE), own)
+
+
+def _file(path: Path, *, asked_for: bool = False) -> Source:
+    try:
+        raw = paths.read(path)
+    except OSError as error:
+        known = {errno.ENOENT: "does not exist", errno.EINVAL: "is not a file", errno.EISDIR: "is not a file"}
+        why = known.get(error.errno or 0, f"cannot be read ({error.strerror})")
+        return Source(str(path), None, why, asked_for)
+    # `ssh-keygen ... > key.pub` in PowerShell writes UTF-16.
+    encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
+    return Source(str(path), raw.decode(encoding, errors="replace"))
+
+
+def _current() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:  # it was removed
+        return paths.WORKSPACE
+
+
+def _of_others(state: Path) -> tuple[str, ...]:
+    """What another user has left in the state folder. It is sticky: only root and the owner may replace that."""
+    try:
+        found = {path.name: path.lstat().st_uid for path in state.iterdir()}
+    except OSError:
+        return ()
+    return tuple(
+        n for n in (paths.SSH, paths.TOKEN, paths.REPORT) if found.get(n, os.geteuid()) != os.geteuid()
     )
 
 
@@ -123,22 +167,28 @@ def _is_new(folder: Path, uid_map: Path = Path("/proc/self/uid_map")) -> bool:
     """Root's own and empty. Not under a user namespace (rootless engines): there, root's files are the user's."""
     try:
         whole = uid_map.read_text().split() == ["0", "0", "4294967295"]
-        return whole and folder.stat().st_uid == 0 and not any(folder.iterdir())
+        found = folder.stat()
+        return whole and found.st_uid == 0 and os.access(folder, os.W_OK) and not any(folder.iterdir())
     except OSError:
         return False
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return None
 
 
 def _access(path: Path, uid: int, gid: int, groups: tuple[int, ...]) -> tuple[bool, bool]:
     """(readable, writable), asked of the kernel as that user: modes say nothing of ACLs, NFS or read-only mounts."""
     if os.geteuid() != 0:
         return os.access(path, os.R_OK | os.X_OK), os.access(path, os.W_OK | os.X_OK)
+    answer = _asked_as(
+        uid, gid, groups, lambda: os.access(path, os.R_OK | os.X_OK) + 2 * os.access(path, os.W_OK | os.X_OK)
+    )
+    return answer in (1, 3), answer in (2, 3)
+
+
+def _can_become(uid: int, gid: int, groups: tuple[int, ...]) -> bool:
+    return _asked_as(uid, gid, groups, lambda: 0) == 0
+
+
+def _asked_as(uid: int, gid: int, groups: tuple[int, ...], ask: Callable[[], int]) -> int:
+    """The answer (0 to 3) that a child gets once it has become this user; something else where it could not."""
     child = os.fork()
     if child == 0:
         answer = 4
@@ -146,15 +196,20 @@ def _access(path: Path, uid: int, gid: int, groups: tuple[int, ...]) -> tuple[bo
             os.setgroups(list(groups))
             os.setresgid(gid, gid, gid)
             os.setresuid(uid, uid, uid)
-            answer = os.access(path, os.R_OK | os.X_OK) + 2 * os.access(path, os.W_OK | os.X_OK)
+            answer = ask()
         finally:
             os._exit(answer)
-    answer = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return answer in (1, 3), answer in (2, 3)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _can_be_made(path: Path) -> bool:
-    return os.access(path if path.is_dir() else path.parent, os.W_OK | os.X_OK)
+def _can_be_made(run: Path) -> bool:
+    """Whether start can have its files in this directory, which root takes over from whoever made it."""
+    try:
+        found = run.lstat()
+    except OSError:
+        return os.access(run.parent, os.W_OK | os.X_OK)
+    mine = os.geteuid() == 0 or found.st_uid in (0, os.geteuid())
+    return stat.S_ISDIR(found.st_mode) and mine and os.access(run, os.W_OK | os.X_OK)
 
 
 def _port_is_free(port: int) -> bool:

@@ -32,11 +32,11 @@ def jupyter(started: Mapping[str, Any]) -> tuple[bool, str]:
     """JupyterLab answers a request that carries the token."""
     try:
         with acting_as(started["uid"], started["gid"]):  # the file lies where the user could put a link
-            token = (Path(started["state"]) / "jupyter-token").read_text().strip()
+            token = paths.read(Path(started["state"]) / paths.TOKEN).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         return False, f"jupyter: no token to ask with ({error})"
     if not re.fullmatch("[!-~]+", token):
-        return False, "jupyter: no token to ask with (jupyter-token holds something else)"
+        return False, f"jupyter: no token to ask with ({paths.TOKEN} holds something else)"
     # Straight to the socket: no proxy variable has a say in it.
     connection = http.client.HTTPConnection("127.0.0.1", JUPYTER_PORT, timeout=TIMEOUT_S)
     try:

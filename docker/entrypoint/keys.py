@@ -36,10 +36,12 @@ _OTHER_FORMAT = re.compile(r"---- BEGIN SSH2 PUBLIC KEY ----|-----BEGIN (?:RSA )
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A place that may hold keys. `text` is None where the place does not exist."""
+    """A place that may hold keys. `text` is None where there is nothing to read; `absent` says why."""
 
     name: str  # as the user knows it: a variable's name, or a path
     text: str | None
+    absent: str = "is not set"
+    asked_for: bool = False  # named by the user: that it cannot be read is a problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ def collect(sources: Iterable[Source]) -> Keys:
     problems: list[str] = []
     for source in sources:
         text = source.text or ""
+        if source.text is None and source.asked_for:
+            problems.append(f"{source.name} {source.absent}")
         if _PRIVATE.search(text):
             problems.append(
                 f"{source.name} holds a private key (not shown here). Give the file that ends in .pub, "

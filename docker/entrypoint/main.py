@@ -24,13 +24,18 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
         choice = choose(words)
         if choice.command and (code := _unusable(choice, environment)):
             return code
-        plan = make_plan(settings, choice, gather(environment, settings))
+        return _carry_out(make_plan(settings, choice, gather(environment, settings)))
     except SettingsError as error:
         log.error("start", str(error))
         return USAGE
     except PlanError as error:
-        log.error("start", str(error), error.remedy)
+        log.error("start", str(error), *error.remedy)
         return USAGE
+    except OSError as error:
+        return _refused(error)
+
+
+def _carry_out(plan: Plan) -> int:
     apply.apply(plan)
     if plan.command:
         return _become_command(plan)
@@ -38,6 +43,17 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
         return SELFTEST_FAILED
     _announce(plan)
     apply.supervise(plan)
+    return CANNOT_RUN
+
+
+def _refused(error: OSError) -> int:
+    """The system said no: a full disk, a folder that even root may not change. One line, no traceback."""
+    what = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+    log.error(
+        "start",
+        f"{what}{error.strerror or error}",
+        "The container cannot start without this. Look at its volumes and options (--read-only, --cap-drop, --user)",
+    )
     return CANNOT_RUN
 
 
@@ -72,7 +88,7 @@ def _become_command(plan: Plan) -> int:
 
 
 def _passes_selftest(plan: Plan) -> bool:
-    report = plan.state / "selftest.json"
+    report = plan.state / paths.REPORT
     code = apply.run_as_user(
         plan, (str(paths.VENV / "bin" / "torchtap"), "selftest", "--output", str(report))
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -16,9 +17,10 @@ BIN = Path("/opt/torchtap/bin")
 SSHD_CONFIG = Path("/etc/torchtap/sshd_config")
 # Run-time files: the first that can be written. The second serves a read-only root with a tmpfs on /tmp alone.
 RUN_CANDIDATES = (Path("/run/torchtap"), Path("/tmp/torchtap"))
-STARTED = (
-    "started.json"  # in the run directory: what start decided, for health, session, stop and torchtap-url
-)
+# In the run directory: what start decided, for health, session, stop and torchtap-url.
+STARTED = "started.json"
+# In the state directory.
+SSH, TOKEN, REPORT = "ssh", "jupyter-token", "selftest.json"
 
 
 def run_directory() -> Path | None:
@@ -46,6 +48,19 @@ def started() -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def read(path: Path) -> bytes:
+    """A file of at most a mebibyte. Raises OSError; for anything that is not a plain file too, without waiting for it.
+
+    For files where the user can put a pipe, a device or something endless.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        kind = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(kind):
+            raise OSError(errno.EINVAL, "is not a file", str(path))
+        return file.read(1 << 20)
 
 
 def write(path: Path, text: str | bytes, mode: int = 0o644, owner: tuple[int, int] | None = None) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoint import paths
-from entrypoint.account import NAME, Account
+from entrypoint.account import IMAGE_ID, LOWEST_EXTRA_ID, NAME, Account
 from entrypoint.gather import Facts, Folder
 from entrypoint.keys import collect
 from entrypoint.roles import Choice
@@ -21,9 +21,9 @@ NOT_PASSED_ON = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 
 
 class PlanError(RuntimeError):
-    """The container cannot start like this; the message is one line, `remedy` says what to do."""
+    """The container cannot start like this; the message is one line, `remedy` are the lines that say what to do."""
 
-    def __init__(self, message: str, remedy: str) -> None:
+    def __init__(self, message: str, *remedy: str) -> None:
         super().__init__(message)
         self.remedy = remedy
 
@@ -75,23 +75,33 @@ class Plan:
 def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
     """Decide everything.
 
-    Raises `PlanError` when there is nowhere to write run-time files.
+    Raises `PlanError` when there is nowhere to write run-time files, or nothing to run.
     """
+    if not facts.can_be_user:
+        raise PlanError(
+            f"root may not become user {facts.uid}:{facts.gid} here: CAP_SETUID or CAP_SETGID is missing",
+            f"Add: --user {facts.uid}:{facts.gid}, or leave out --cap-drop",
+        )
     if facts.run is None:
         raise PlanError(
             "no place to write: /run and /tmp are read-only for this user",
             "With --read-only add: --tmpfs /run --tmpfs /tmp",
         )
     notices: list[Notice] = []
-    home, home_to_own = _folder(facts, facts.home, "home", notices)
-    state, _ = _folder(facts, facts.state, "state", notices)
+    home, home_to_own = _home(facts, notices)
+    state = _state(facts, notices)
     account = Account(facts.uid, facts.gid, facts.groups, str(home))
-    working_directory = facts.workspace.path if facts.workspace.readable else home
+    usable = [folder.path for folder in (facts.current, facts.workspace) if folder.readable]
+    working_directory = usable[0] if usable else home
     notices += _about_workspace(settings, facts, working_directory)
 
     wanted = set(choice.services)
     keys = collect(facts.key_sources)
     port = settings.ssh_port
+    cannot = _no_sshd(facts)
+    if "sshd" in wanted and cannot:
+        wanted.discard("sshd")
+        notices.append(cannot)
     if "sshd" in wanted:
         notices += [Notice("error", "ssh", problem) for problem in keys.problems]
         if not keys.lines:
@@ -105,7 +115,11 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
                 )
             )
     if choice.services and not wanted:
-        raise PlanError("role ssh has nothing to run: sshd needs a public key", f"Add: {SSH_HINT}")
+        if cannot:
+            raise PlanError(f"role ssh has nothing to run: sshd is {cannot.text}", *cannot.more)
+        raise PlanError(
+            "role ssh has nothing to run: sshd needs a public key", *keys.problems, f"Add: {SSH_HINT}"
+        )
 
     environment = _environment(settings, facts, account, facts.run, state)
     services = [_SERVICES[name](facts, state, port) for name in choice.services if name in wanted]
@@ -175,19 +189,55 @@ def _jupyter(facts: Facts, state: Path, port: int) -> Service:  # noqa: ARG001 -
 _SERVICES = {"sshd": _sshd, "jupyter": _jupyter}
 
 
-def _folder(facts: Facts, folder: Folder, what: str, notices: list[Notice]) -> tuple[Path, bool]:
-    """Where home or state lies, and whether it has to be given to the user first."""
-    if facts.is_root and folder.exists:
-        return folder.path, (folder.uid, folder.gid) != (facts.uid, facts.gid)
-    if folder.writable:
-        return folder.path, False
+def _home(facts: Facts, notices: list[Notice]) -> tuple[Path, bool]:
+    """Where the home is, and whether it has to be given to the user first."""
+    home = facts.home
+    # Root's (a volume that another image made) or the image's. A folder of the host stays its owner's.
+    ours = facts.is_root and home.changeable and home.uid in (0, IMAGE_ID) and not home.is_hosts
+    if ours and home.uid != facts.uid:
+        return home.path, True
+    if home.writable:
+        return home.path, False
+    return _instead(facts, home, "home", "settings and caches", notices), False
+
+
+def _state(facts: Facts, notices: list[Notice]) -> Path:
+    state = facts.state
+    if state.changeable if facts.is_root else state.writable and not facts.state_of_others:
+        return state.path
+    return _instead(facts, state, "state", "Jupyter's token and the SSH host keys", notices)
+
+
+def _instead(facts: Facts, folder: Folder, what: str, kept: str, notices: list[Notice]) -> Path:
+    """A folder that is gone with the container, and the warning that says so."""
     instead = Path(f"/tmp/torchtap-{what}-{facts.uid}")
-    text = f"{folder.path} cannot be written by uid {facts.uid}, gid {facts.gid}: it {folder.described}"
-    kept = {"home": "settings and caches", "state": "Jupyter's token and the SSH host keys"}[what]
+    who = f"uid {facts.uid}, gid {facts.gid}"
+    text = f"{folder.path} cannot be written by {who}: it {folder.described}"
+    if folder.writable and what == "state":
+        text = (
+            f"{folder.path} holds what another user made ({', '.join(facts.state_of_others)}); this is {who}"
+        )
     owner = f"{facts.uid}:{facts.gid}"
     remedy = f"Using {instead}: {kept} are gone when the container is. Mount a folder there that belongs to {owner}"
     notices.append(Notice("warning", what, text, (remedy,)))
-    return instead, False
+    return instead
+
+
+def _no_sshd(facts: Facts) -> Notice | None:
+    """Why nobody could log in, whatever key there is; None where somebody can."""
+    if facts.uid == 0:
+        why, remedy = (
+            "dev is root here (HOST_UID=0), and root may not log in",
+            "Give HOST_UID the id of a user",
+        )
+    elif not facts.is_root and facts.uid < LOWEST_EXTRA_ID:
+        why = f"user id {facts.uid} (from --user) has no name here"
+        remedy = f"Give --user an id of {LOWEST_EXTRA_ID} or more, or HOST_UID={facts.uid} in place of --user"
+    elif facts.run != paths.RUN_CANDIDATES[0]:
+        why, remedy = f"{paths.RUN_CANDIDATES[0]} cannot be written", "With --read-only add: --tmpfs /run"
+    else:
+        return None
+    return Notice("warning", "ssh", f"not started: {why}", (remedy,))
 
 
 def _about_workspace(settings: Settings, facts: Facts, instead: Path) -> list[Notice]:
@@ -230,7 +280,7 @@ def _about_workspace(settings: Settings, facts: Facts, instead: Path) -> list[No
 
 def _no_key(facts: Facts, *, jupyter: bool) -> Notice:
     looked = ", ".join(
-        f"{source.name} {'is not set' if source.name.isupper() else 'does not exist'}" if source.text is None
+        f"{source.name} {source.absent}" if source.text is None
         else f"{source.name} holds none"
         for source in facts.key_sources
     )  # fmt: skip

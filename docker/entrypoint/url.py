@@ -30,7 +30,7 @@ def main(words: list[str]) -> int:
         print(f"torchtap-url: JupyterLab does not run in this container{role}", file=sys.stderr)
         return 1
     try:
-        token = (Path(started["state"]) / "jupyter-token").read_text().strip()
+        token = (Path(started["state"]) / paths.TOKEN).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         print(f"torchtap-url: the token cannot be read: {error}", file=sys.stderr)
         return 1
