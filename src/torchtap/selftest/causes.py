@@ -43,7 +43,7 @@ class _Slots(dict[str, object]):
         return "" if key in OPTIONAL_SLOTS else "?"
 
 
-_GPUS_ALL = "docker run --gpus all ...        # in the Torchtap folder: make up"
+_GPUS_ALL = "make up        # or: docker run --gpus all IMAGE"
 _KERNEL_LOG = "sudo dmesg | grep -iE 'nvrm|xid'"
 
 CAUSES: dict[str, Cause] = {
@@ -64,14 +64,14 @@ CAUSES: dict[str, Cause] = {
     "container_without_gpu": Cause(
         says="the host runs the NVIDIA driver, but this container was started without a GPU",
         remedy=Remedy.RECREATE_CONTAINER,
-        do="Recreate the container with the GPU",
+        do="On the host, in the Torchtap folder, recreate the container with the GPU",
         paste=_GPUS_ALL,
     ),
     "gpu_hidden_from_container": Cause(
         says="NVIDIA_VISIBLE_DEVICES={visible} hides every GPU from this container",
         remedy=Remedy.RECREATE_CONTAINER,
         do="Recreate the container with the GPUs it may use",
-        paste="docker run --gpus all -e NVIDIA_VISIBLE_DEVICES=all ...",
+        paste="docker run --gpus all -e NVIDIA_VISIBLE_DEVICES=all IMAGE",
     ),
     "nothing_visible": Cause(
         says="no /dev/nvidia* here, and neither /sys nor nvidia-smi says whether this host has a GPU",
@@ -113,7 +113,7 @@ CAUSES: dict[str, Cause] = {
         says="the container lost its right to use the GPU devices{node_note} (often after systemctl daemon-reload)",
         remedy=Remedy.RECREATE_CONTAINER,
         do="Recreate the container: a restart is not enough. Against its return use CDI, or --device for each node",
-        paste="docker run --device nvidia.com/gpu=all ...  # or: make down && make up",
+        paste="docker run --device nvidia.com/gpu=all IMAGE  # or: make down && make up",
     ),
     "node_stale": Cause(
         says="{node} exists, but no driver answers behind it ({errno})",
@@ -138,7 +138,7 @@ CAUSES: dict[str, Cause] = {
         says="nvidia-smi is not here: the driver's tools were not added to this container",
         remedy=Remedy.RECREATE_CONTAINER,
         do="CUDA can work without it; monitoring cannot. Recreate the container with the utility capability",
-        paste="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
+        paste="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all IMAGE",
     ),
     "smi_broken": Cause(
         says="nvidia-smi cannot be started: {error}",
@@ -212,7 +212,7 @@ CAUSES: dict[str, Cause] = {
         says="nvidia-smi says CUDA Version: N/A, so libcuda was not added to this container",
         remedy=Remedy.RECREATE_CONTAINER,
         do="Recreate the container with the compute capability",
-        paste="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
+        paste="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all IMAGE",
     ),
     "wrong_libcuda": Cause(
         says="nvidia-smi says CUDA Version: ERR!, so another libcuda comes first on the loader path",
@@ -444,7 +444,7 @@ CAUSES: dict[str, Cause] = {
         says="libcuda.so.1 is not here, so CUDA cannot start: {capabilities}",
         remedy=Remedy.RECREATE_CONTAINER,
         do="Recreate the container with the GPU and the compute capability. On a bare host, reinstall the driver",
-        paste="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
+        paste="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all IMAGE",
     ),
     "libcuda_stub": Cause(
         says="libcuda.so.1 is the toolkit's stub ({path}), which is for linking only",
@@ -500,7 +500,7 @@ CAUSES: dict[str, Cause] = {
         says="the driver's call into the system failed (CUDA error 304): a security profile, or a broken GPU",
         remedy=Remedy.CONFIGURE_HOST,
         do="Try without the security profile. If it stays, look for a GPU error in the host's kernel log",
-        paste="docker run --gpus all --security-opt seccomp=unconfined ...",
+        paste="docker run --gpus all --security-opt seccomp=unconfined IMAGE",
     ),
     "fabric_manager_missing": Cause(
         says="the GPUs wait for their NVSwitch fabric (CUDA error 802: system not yet initialized)",
@@ -571,19 +571,19 @@ CAUSES: dict[str, Cause] = {
         paste=_KERNEL_LOG,
     ),
     "arch_unsupported": Cause(
-        says="this PyTorch has no code for {gpus} (sm_{capability}); it is built for {arch_list}",
+        says="this PyTorch has no code for {gpus}; it is built for {arch_list}",
         remedy=Remedy.CHANGE_VARIANT,
         do="Use the image variant that has it",
         paste="VARIANT={fits} make up",
     ),
     "arch_unsupported_by_all": Cause(
-        says="this PyTorch has no code for {gpus} (sm_{capability}), and no image variant fits GPU and driver",
+        says="this PyTorch has no code for {gpus}, and no image variant fits GPU and driver",
         remedy=Remedy.UPDATE_DRIVER,
         do="Update the host's driver (Blackwell needs 570 or newer). Older than Maxwell: no current PyTorch runs on it",
         paste="nvidia-smi --query-gpu=name,driver_version --format=csv",
     ),
     "arch_from_ptx": Cause(
-        says="this PyTorch has only PTX for {gpus} (sm_{capability}): it works, the first start takes minutes",
+        says="this PyTorch has only PTX for {gpus}: it works, the first start takes minutes",
         remedy=Remedy.CHANGE_VARIANT,
         do="Works. A variant with code for this GPU starts faster",
         paste="VARIANT={fits} make up",
@@ -613,11 +613,17 @@ CAUSES: dict[str, Cause] = {
         do="Keep PyTorch's own cuDNN only: no cuDNN package in the image, none in LD_LIBRARY_PATH",
         paste="unset LD_LIBRARY_PATH; ldconfig -p | grep cudnn",
     ),
+    "cudnn_refuses_gpu": Cause(
+        says="this cuDNN does not work with {gpus}: cuDNN 9.11 and newer need Turing or newer",
+        remedy=Remedy.CHANGE_VARIANT,
+        do="Use the image variant with an older cuDNN",
+        paste="VARIANT=cu126 make up",
+    ),
     "cudnn_failed": Cause(
         says="cuDNN fails on {gpus}: {error}",
-        remedy=Remedy.CHANGE_VARIANT,
-        do="cuDNN 9.11 and newer refuse GPUs before Turing: use VARIANT=cu126 there. Otherwise install PyTorch again",
-        paste="VARIANT=cu126 make up",
+        remedy=Remedy.REINSTALL_TORCH,
+        do="See that only PyTorch's own cuDNN is loaded and that the GPU has free memory; then install PyTorch again",
+        paste="torchtap selftest --only torch.cudnn; nvidia-smi",
     ),
     "gpu_memory_full": Cause(
         says="there is no free memory on {gpus}: another process holds it",
@@ -628,7 +634,7 @@ CAUSES: dict[str, Cause] = {
     "kernel_missing": Cause(
         says="this PyTorch has no code for a computation on {gpus}: {error}",
         remedy=Remedy.CHANGE_VARIANT,
-        do="Use an image variant that is built for this GPU; the list of what this one is built for",
+        do="Use an image variant that is built for this GPU. What the installed one is built for:",
         paste="python -c 'import torch; print(torch.cuda.get_arch_list())'",
     ),
     "kernel_failed": Cause(

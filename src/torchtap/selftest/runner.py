@@ -38,6 +38,7 @@ DEVICE_VARIABLE = "TORCHTAP_DEVICE"
 ERROR_TEXTS: tuple[tuple[str, str], ...] = (
     (r"no kernel image is available", "kernel_missing"),
     (r"SUBLIBRARY_VERSION_MISMATCH|cuDNN version incompatibility", "cudnn_mixed"),
+    (r"not compatible with devices with SM", "cudnn_refuses_gpu"),
     (r"out of memory", "gpu_memory_full"),
     (r"busy or unavailable", "gpu_busy"),
 )

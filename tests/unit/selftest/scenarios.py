@@ -527,6 +527,13 @@ SCENARIOS = [
         "kernel_failed",
     ),
     Scenario(
+        "Volta with a new cuDNN",
+        error("gpu.cudnn", "RuntimeError: cuDNN version 92400 is not compatible with devices with SM < 7.5."),
+        "gpu.cudnn",
+        "fail",
+        "cudnn_refuses_gpu",
+    ),
+    Scenario(
         "cuDNN fails",
         error("gpu.cudnn", "RuntimeError: CUDNN_STATUS_NOT_INITIALIZED"),
         "gpu.cudnn",

@@ -61,8 +61,8 @@ FAIL    device.nodes  no /dev/nvidia*; kernel module loaded; on the PCI bus:
         0000:41:00.0
 cause   container_without_gpu: the host runs the NVIDIA driver, but this
         container was started without a GPU
-do      Recreate the container with the GPU
-        docker run --gpus all ...        # in the Torchtap folder: make up
+do      On the host, in the Torchtap folder, recreate the container with the GPU
+        make up        # or: docker run --gpus all IMAGE
 
 pass    torch.build, torch.cudnn, cpu.matmul, cpu.rnn
 skip    14 checks that need device.nodes: not tested
@@ -96,7 +96,7 @@ def test_no_line_is_wider_than_the_terminal(scenario: Scenario, width: int):
 
 def test_a_command_to_paste_is_never_broken():
     """Even on a narrow terminal: it stands on a line of its own."""
-    assert "        docker run --gpus all ...        # in the Torchtap folder: make up\n" in text(
+    assert "        make up        # or: docker run --gpus all IMAGE\n" in text(
         REPORTS["a container without a GPU"], 40
     )
 

@@ -114,11 +114,12 @@ def judge_arch(facts: Facts) -> Judged:
         if not bad:
             continue
         capability, name = how[bad[0]]
+        which = f"{name_gpus(bad)} ({name}, sm_{capability[0]}{capability[1]})"
         fits = fitting_variant(driver_of(facts) or (), capability)
         return say(
             "arch_unsupported_by_all" if fits is None else cause,
-            f"{name_gpus(bad)} ({name}): sm_{capability[0]}{capability[1]}; built for {' '.join(arch_list)}",
-            gpus=f"{name_gpus(bad)} ({name})",
+            f"{which}; built for {' '.join(arch_list)}",
+            gpus=which,
             index=bad[0],
             capability=f"{capability[0]}{capability[1]}",
             arch_list=" ".join(arch_list),
