@@ -10,8 +10,8 @@ Seen to work alike in torch 2.9.1+cu128 and 2.14.1+cu130 (CPU only, no GPU); tes
 - `torch._C._SetExcludeDispatchKeyGuard`: below an autograd kernel PyTorch excludes autograd for this thread,
   so that a kernel cannot record a graph by accident. The backward kernel needs one on purpose. The public way
   would be a new thread for every backward; `torch.enable_grad()` alone changes nothing here.
-- `torch._C.DisableTorchFunction`: a user's function mode (a default device, say) must not see or change what
-  happens inside a kernel, as it could not inside a C++ one.
+- `torch._C.DisableTorchFunction`: a tensor subclass of the user must not see or change what happens inside a
+  kernel, as it could not inside a C++ one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def register_once(kernels: dict[str, Kernel]) -> None:
 
 @contextmanager
 def inside_kernel(*, recording: bool = False) -> Iterator[None]:
-    """What a kernel's own calls need: no function modes, no autocast; for `recording`, autograd."""
+    """What a kernel's own calls need: no `__torch_function__`, no autocast; for `recording`, autograd.
+
+    Anomaly mode is off meanwhile: it shall name cuDNN's node, not those that only exist in here.
+    """
     with ExitStack() as stack:
         stack.enter_context(torch._C.DisableTorchFunction())
         if torch.is_autocast_enabled("cpu"):
@@ -67,4 +70,6 @@ def inside_kernel(*, recording: bool = False) -> Iterator[None]:
             for key in (torch._C.DispatchKey.AutogradFunctionality, torch._C.DispatchKey.ADInplaceOrView):
                 stack.enter_context(torch._C._SetExcludeDispatchKeyGuard(key, False))
             stack.enter_context(torch.enable_grad())
+            if torch.is_anomaly_enabled():
+                stack.enter_context(torch.autograd.set_detect_anomaly(False))
         yield

@@ -112,9 +112,7 @@ class ModeTree:
 
         text = StringIO()
         # Plain text whatever surrounds us: in a notebook rich would display it, and FORCE_COLOR would colour it.
-        Console(file=text, width=100, color_system=None, force_terminal=False, force_jupyter=False).print(
-            self
-        )
+        Console(file=text, width=100, color_system=None, force_jupyter=False).print(self)
         return "\n".join(line.rstrip() for line in text.getvalue().rstrip().split("\n"))
 
     __repr__ = __str__  # so that a console shows the table, as Jupyter does

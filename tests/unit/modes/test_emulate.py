@@ -184,7 +184,7 @@ def checkpointed(forward: bool, backward: bool, reentrant: bool) -> None:
 
 def compiled(train: bool) -> None:
     net = Net().train(train)
-    torch.compile(net, backend="eager")(tokens()).sum().backward()
+    torch.compile(net, backend="aot_eager")(tokens()).sum().backward()
 
 
 def traced_in_eval() -> None:
@@ -381,6 +381,22 @@ def test_anomaly_mode_names_the_node() -> None:
             loss.backward()
 
 
+@pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in")
+def test_anomaly_mode_blames_the_rnn_as_a_whole_for_nan() -> None:
+    """A GRU is many small nodes on a CPU and one node on a GPU."""
+    out, _ = nn.GRU(5, 4)(features())
+    with (
+        torch.autograd.detect_anomaly(),
+        pytest.raises(RuntimeError, match=r"Function '(?!CudnnRnn)\w+' returned nan"),
+    ):
+        out.backward(torch.full_like(out, torch.inf))
+    with modes.emulate_cudnn(), torch.autograd.detect_anomaly():
+        out, _ = nn.GRU(5, 4)(features())
+        with pytest.raises(RuntimeError, match=r"Function 'CudnnRnnBackward0' returned nan"):
+            out.backward(torch.full_like(out, torch.inf))
+    assert not torch.is_anomaly_enabled()
+
+
 def test_full_backward_hooks_see_what_they_see_on_a_gpu() -> None:
     """The pre-hook of the RNN fires before the error, the hook after its backward does not."""
     net, fired = Net().eval(), []
@@ -441,6 +457,17 @@ def test_autocast_casts_outside_the_node(kind: str, dtype: torch.dtype) -> None:
     ] * 5
 
 
+def test_backward_under_autocast_computes_as_the_forward_did() -> None:
+    """The forward ran in float32, so does what backward needs of it."""
+    rnn, x = nn.LSTM(5, 4), features().requires_grad_()
+    with modes.emulate_cudnn():
+        (expected,) = torch.autograd.grad(rnn(x)[0].sum(), [x])
+        loss = rnn(x)[0].sum()
+        with torch.autocast("cpu"):
+            (got,) = torch.autograd.grad(loss, [x])
+    assert torch.equal(got, expected)
+
+
 def test_autocast_leaves_double_precision_alone() -> None:
     rnn = nn.LSTM(5, 4).double()
     with modes.emulate_cudnn(), torch.autocast("cpu"):
@@ -452,6 +479,7 @@ def test_meta_tensors_stay_native() -> None:
     with modes.emulate_cudnn():
         out, _ = rnn(torch.randn(6, 3, 5, device="meta"))
     assert out.device.type == "meta"
+    assert out.grad_fn.name() != "CudnnRnnBackward0"
 
 
 def test_a_wrong_call_gets_libtorchs_own_message() -> None:

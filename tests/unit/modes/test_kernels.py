@@ -264,14 +264,35 @@ def test_state_that_is_not_contiguous_is_refused_with_cudnns_text(which: str) ->
         rnn(x, state)
 
 
-def test_function_modes_of_the_user_see_one_call_and_change_nothing_inside() -> None:
-    """A default device is such a mode: factories inside the kernels must not follow it."""
+def packed_with_dropout() -> tuple[nn.RNNBase, Tensor, Any, Any]:
     config = Config("gru", **{**PLAIN, "form": "packed", "dropout": 1.0})
     rnn = config.module()
     x, state = config.inputs(rnn)
-    packed = nn.utils.rnn.pack_padded_sequence(x, lengths(config), batch_first=True)
+    return rnn, x, nn.utils.rnn.pack_padded_sequence(x, lengths(config), batch_first=True), state
+
+
+def test_a_default_device_does_not_reach_into_the_kernels() -> None:
+    rnn, x, packed, state = packed_with_dropout()
     with modes.emulate_cudnn(), torch.device("meta"):
         out = rnn(packed, state)[0].data
         out.sum().backward()
     assert out.device.type == "cpu"
     assert x.grad is not None
+
+
+def test_tensor_subclasses_see_one_call_as_on_a_gpu() -> None:
+    """What the kernels call inside is not for a subclass to see or to change."""
+    seen = []
+
+    class Watched(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func.__name__)
+            return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+
+    rnn, x = nn.GRU(5, 4, num_layers=2, dropout=0.5), torch.randn(6, 3, 5).as_subclass(Watched)
+    with modes.emulate_cudnn():
+        out = rnn(x)[0].as_subclass(torch.Tensor)  # so that only the node's saved input is of the subclass
+        out.sum().backward()
+    assert "_cudnn_rnn" in seen
+    assert {"gru", "bernoulli_", "detach"}.isdisjoint(seen)

@@ -48,10 +48,10 @@ def test_a_kernel_of_somebody_else_is_one_clear_error() -> None:
             with modes.emulate_cudnn():
                 pass
         except RuntimeError as error:
-            print(error)
+            print("refused:", error)
         print([name for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") if name in vars(torch._VF)])
     """)
-    assert "aten::_cudnn_rnn has a CPU kernel already, and not Torchtap's" in out
+    assert "refused: aten::_cudnn_rnn has a CPU kernel already, and not Torchtap's" in out
     assert "Leave out the package that registered it" in out
     assert out.endswith("[]\n")
 
