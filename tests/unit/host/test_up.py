@@ -37,7 +37,7 @@ def test_a_gpu_host_gets_the_gpu_and_all_that_is_needed_to_get_in(checkout: Chec
     docker = checkout.fake("docker").answer(*fake.engine(fake.gpu()))
     checkout.fake("nvidia-smi").answer(SMI)
     (checkout.home / ".ssh").mkdir()
-    (checkout.home / ".ssh/id_ed25519.pub").write_text(key() + " me@home\n")
+    (checkout.home / ".ssh/id_ed25519.pub").write_text(key() + " my-laptop\n")
     done = checkout.run("up")
     assert done.returncode == 0, done.stdout + done.stderr
     said = flat(done.stdout)
@@ -56,7 +56,7 @@ def test_a_gpu_host_gets_the_gpu_and_all_that_is_needed_to_get_in(checkout: Chec
     assert env["JUPYTER_PORT"] == "48888"
     assert docker.called("^compose up --detach --no-build dev$")
     assert (checkout.root / "workspace").is_dir()
-    assert "me@home" not in (checkout.root / ".env").read_text()
+    assert "my-laptop" not in (checkout.root / ".env").read_text()
 
 
 def test_a_host_without_a_gpu_gets_the_cpu_and_the_reason(checkout: Checkout) -> None:
