@@ -121,6 +121,9 @@ def _take_over(folder: Path, mode: int, gid: int = 0) -> None:
     try:
         os.fchown(descriptor, 0, gid)
         os.fchmod(descriptor, mode)
+    except OSError as error:
+        error.filename = str(folder)
+        raise
     finally:
         os.close(descriptor)
 

@@ -32,9 +32,12 @@ class Folder:
     writable: bool = False
     changeable: bool = False  # by this process, which may be root
     is_hosts: bool = False  # a folder of the host is mounted here, not a volume
+    read_only: bool = False  # the file system is, whoever asks
 
     @property
     def described(self) -> str:
+        if self.read_only:
+            return "lies on a read-only file system"
         return f"belongs to {self.uid}:{self.gid}, mode {self.mode:04o}" if self.exists else "does not exist"
 
 
@@ -48,6 +51,7 @@ class Facts:
     gid: int
     groups: tuple[int, ...]
     can_be_user: bool  # root without CAP_SETUID or CAP_SETGID cannot
+    rootless: bool  # a user namespace: root in here is somebody else outside
     current: Folder  # WORKDIR, or that of `docker run -w`
     workspace: Folder
     workspace_is_new: bool  # Docker made it just now, as root, because the host had none
@@ -77,9 +81,10 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         gid=gid,
         groups=groups,
         can_be_user=can_be_user,
+        rootless=_is_rootless(),
         current=look(_current()),
         workspace=look(paths.WORKSPACE),
-        workspace_is_new=is_root and _is_new(paths.WORKSPACE),
+        workspace_is_new=is_root and not _is_rootless() and _is_new(paths.WORKSPACE),
         home=look(paths.HOME),
         state=look(paths.STATE),
         state_of_others=() if is_root else _of_others(paths.STATE),
@@ -121,6 +126,7 @@ def look_at(path: Path, uid: int, gid: int, groups: tuple[int, ...], seen: Seque
         writable=writable,
         changeable=os.access(path, os.W_OK | os.X_OK),
         is_hosts=is_hosts(path, seen),
+        read_only=bool(os.statvfs(path).f_flag & os.ST_RDONLY),
     )
 
 
@@ -163,12 +169,18 @@ def _of_others(state: Path) -> tuple[str, ...]:
     )
 
 
-def _is_new(folder: Path, uid_map: Path = Path("/proc/self/uid_map")) -> bool:
-    """Root's own and empty. Not under a user namespace (rootless engines): there, root's files are the user's."""
+def _is_rootless(uid_map: Path = Path("/proc/self/uid_map")) -> bool:
+    """Whether ids in here are others outside. Unknown counts as yes: then nothing is given away."""
     try:
-        whole = uid_map.read_text().split() == ["0", "0", "4294967295"]
-        found = folder.stat()
-        return whole and found.st_uid == 0 and os.access(folder, os.W_OK) and not any(folder.iterdir())
+        return uid_map.read_text().split() != ["0", "0", "4294967295"]
+    except OSError:
+        return True
+
+
+def _is_new(folder: Path) -> bool:
+    """Root's own, empty, and not closed to changes."""
+    try:
+        return folder.stat().st_uid == 0 and os.access(folder, os.W_OK) and not any(folder.iterdir())
     except OSError:
         return False
 

@@ -78,6 +78,8 @@ def write(path: Path, text: str | bytes, mode: int = 0o644, owner: tuple[int, in
             if owner is not None and os.geteuid() == 0:
                 os.fchown(file.fileno(), *owner)
         os.replace(draft, path)
-    except BaseException:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)
         raise

@@ -218,7 +218,8 @@ def _instead(facts: Facts, folder: Folder, what: str, kept: str, notices: list[N
             f"{folder.path} holds what another user made ({', '.join(facts.state_of_others)}); this is {who}"
         )
     owner = f"{facts.uid}:{facts.gid}"
-    remedy = f"Using {instead}: {kept} are gone when the container is. Mount a folder there that belongs to {owner}"
+    mount = "a volume there" if facts.is_root else f"a folder there that belongs to {owner}"
+    remedy = f"Using {instead}: {kept} are gone when the container is. Mount {mount}"
     notices.append(Notice("warning", what, text, (remedy,)))
     return instead
 
@@ -234,7 +235,8 @@ def _no_sshd(facts: Facts) -> Notice | None:
         why = f"user id {facts.uid} (from --user) has no name here"
         remedy = f"Give --user an id of {LOWEST_EXTRA_ID} or more, or HOST_UID={facts.uid} in place of --user"
     elif facts.run != paths.RUN_CANDIDATES[0]:
-        why, remedy = f"{paths.RUN_CANDIDATES[0]} cannot be written", "With --read-only add: --tmpfs /run"
+        why = f"{paths.RUN_CANDIDATES[0]} cannot be written"
+        remedy = f"With --read-only add: --tmpfs /run{'' if facts.is_root else ':mode=1777'}"
     else:
         return None
     return Notice("warning", "ssh", f"not started: {why}", (remedy,))
@@ -244,38 +246,32 @@ def _about_workspace(settings: Settings, facts: Facts, instead: Path) -> list[No
     workspace = facts.workspace
     if workspace.readable and workspace.writable:
         return []
+    owner = f"{facts.uid}:{facts.gid}"
     if facts.workspace_is_new:
-        owner = f"{facts.uid}:{facts.gid}"
-        return [
-            Notice(
-                "info",
-                "workspace",
-                f"{workspace.path} was root's and empty: Docker made it. It is {owner}'s now",
-            )
-        ]
-    who = f"uid {facts.uid}, gid {facts.gid}"
-    asked = (
-        " (from HOST_UID)"
-        if facts.is_root and settings.uid is not None
-        else " (from --user)"
-        if not facts.is_root
-        else ""
-    )
+        text = f"{workspace.path} was root's and empty: Docker made it. It is {owner}'s now"
+        return [Notice("info", "workspace", text)]
+    asked = ""
+    if not facts.is_root:
+        asked = " (from --user)"
+    elif settings.uid is not None:
+        asked = " (from HOST_UID)"
     can = "written" if workspace.readable else "read"
-    more = [f"On the host: sudo chown -R {facts.uid}:{facts.gid} FOLDER"]
-    if asked and workspace.exists and workspace.uid != 0:
-        option = "HOST_UID and HOST_GID" if facts.is_root else "--user"
-        more.insert(0, f"Leave out {option} (then the owner's ids are used), or")
+    text = f"{workspace.path} cannot be {can} by uid {facts.uid}, gid {facts.gid}{asked}: it {workspace.described}"
+    more = []
+    if workspace.read_only:
+        more.append("Mount a folder or volume there that can be written: -v FOLDER:/workspace, without :ro")
+    elif facts.rootless and workspace.uid == 0:
+        more.append(
+            "This engine is rootless: your own user is root in here. Add: -e HOST_UID=0 (sshd stays off then)"
+        )
+    else:
+        if asked and workspace.exists and workspace.uid != 0:
+            option = "HOST_UID and HOST_GID" if facts.is_root else "--user"
+            more.append(f"Leave out {option} (then the owner's ids are used), or")
+        more.append(f"On the host: sudo chown -R {owner} FOLDER")
     if not workspace.readable:
         more.append(f"Until then JupyterLab opens {instead}")
-    return [
-        Notice(
-            "warning",
-            "workspace",
-            f"{workspace.path} cannot be {can} by {who}{asked}: it {workspace.described}",
-            tuple(more),
-        )
-    ]
+    return [Notice("warning", "workspace", text, tuple(more))]
 
 
 def _no_key(facts: Facts, *, jupyter: bool) -> Notice:
