@@ -22,7 +22,6 @@ from entrypoint.plan import Plan, PlanError, run_script
 from entrypoint.stop import STOPPING
 
 SCAN = "services"  # s6-svscan's directory, in the run directory
-SKELETON = Path("/etc/skel")
 
 
 def apply(plan: Plan) -> None:
@@ -112,7 +111,7 @@ def _run_directory(plan: Plan) -> None:
         else:
             entry.unlink()
     if any(service.name == "sshd" for service in plan.services) and plan.is_root:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's empty directory for privilege separation
+        paths.SSHD_EMPTY.mkdir(mode=0o755, exist_ok=True)
 
 
 def _take_over(folder: Path, mode: int, gid: int = 0) -> None:
@@ -140,12 +139,12 @@ def _name_the_user(plan: Plan) -> None:
         return
     try:
         for name in ("passwd", "group"):
-            _replace_line(Path("/etc") / name, f"{NAME}:", account.files[name])
+            _replace_line(paths.ACCOUNTS / name, f"{NAME}:", account.files[name])
     except OSError as error:
         if account.uid < LOWEST_EXTRA_ID:
             log.warning(
                 "user",
-                f"user id {account.uid} has no name here: /etc/passwd cannot be written ({error.strerror})",
+                f"user id {account.uid} has no name here: {paths.ACCOUNTS}/passwd cannot be written ({error.strerror})",
                 f"SSH needs one. With a read-only root use a user id of {LOWEST_EXTRA_ID} or more",
             )
 
@@ -168,7 +167,7 @@ def _home(plan: Plan) -> None:
     # As the user, and only what is not there: root would follow a link that the user has put into the home.
     with acting_as(account.uid, account.gid), contextlib.suppress(OSError):
         if not os.path.lexists(plan.home / ".bashrc"):
-            for source in filter(Path.is_file, SKELETON.iterdir()):
+            for source in filter(Path.is_file, paths.SKELETON.iterdir()):
                 with contextlib.suppress(FileExistsError), open(plan.home / source.name, "xb") as file:
                     file.write(source.read_bytes())
 

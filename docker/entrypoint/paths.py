@@ -15,6 +15,9 @@ STATE = Path("/var/lib/torchtap")
 VENV = Path("/opt/torchtap/venv")
 BIN = Path("/opt/torchtap/bin")
 SSHD_CONFIG = Path("/etc/torchtap/sshd_config")
+SSHD_EMPTY = Path("/run/sshd")  # sshd's empty directory for privilege separation
+ACCOUNTS = Path("/etc")  # passwd and group
+SKELETON = Path("/etc/skel")  # what a new home begins with
 # Run-time files: the first that can be written. The second serves a read-only root with a tmpfs on /tmp alone.
 RUN_CANDIDATES = (Path("/run/torchtap"), Path("/tmp/torchtap"))
 # In the run directory: what start decided, for health, session, stop and torchtap-url.
