@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from host import docker, keys, local, places, plan, proc, up, venv, verdict
+from host import access, docker, handout, keys, local, places, plan, proc, project, up, venv, verdict
 from host.lock import held
 from host.paths import Paths
 from host.show import Problem, gigabytes, say
@@ -49,7 +49,7 @@ def url(argv: Sequence[str]) -> int:
     if found.local:
         print(local.url(paths, found.local))
     elif found.compose and found.container:
-        print(docker.url(found.compose, found.container))
+        print(access.url(found.compose, found.container))
     return 0
 
 
@@ -93,20 +93,20 @@ def status(argv: Sequence[str]) -> int:
     return 0
 
 
-def docker_status(compose: docker.Compose, container: Mapping[str, Any]) -> None:
+def docker_status(compose: project.Compose, container: Mapping[str, Any]) -> None:
     """What `docker inspect` says, in the words of `make up`."""
     state = container["State"]
     health, last = docker.health_of(state)
     name = container["Name"].lstrip("/")
     say("docker", f"{name}: {state['Status']}" + (f", {health}" if health else ""))
-    if not docker.is_running(container):
+    if not project.is_running(container):
         say("", f"exit code {state.get('ExitCode')}. Its log:  make logs")
         return
     if last:
         say("", last)
     say("image", f"{container['Config']['Image']}, {'with' if has_gpu(container) else 'without'} GPU")
     for label, inside in (("jupyter", 8888), ("ssh", 22)):
-        where = docker.published(container, inside)
+        where = project.published(container, inside)
         if where:
             say(label, f"port {where[1]} on {where[0]}")
     for mount in container.get("Mounts", []):
@@ -127,7 +127,7 @@ def shell(argv: Sequence[str]) -> int:
     settings = places.settings(paths)
     found = places.look(paths, settings)
     if found.in_docker and found.compose:
-        command = docker.shell_command(
+        command = access.shell_command(
             found.compose, argv, terminal=sys.stdin.isatty() and sys.stdout.isatty()
         )
         return proc.become(command, env=found.compose.env, cwd=paths.root)
@@ -154,14 +154,14 @@ def ssh(argv: Sequence[str]) -> int:
         raise Problem("local mode has no SSH: it runs on this machine already", "A shell:  make shell")
     if not found.in_docker or not found.compose or not found.container:
         raise Problem("nothing runs here", "Start it:  make up")
-    if "sshd" not in docker.started(found.compose)["services"]:
+    if "sshd" not in access.started(found.compose)["services"]:
         raise Problem(
             "SSH is off in this container: it was started without a public key",
             "make up     (it takes the keys in ~/.ssh), or make shell",
         )
     chosen = keys.find(settings, os.environ, Path.home())
-    known = docker.known_hosts(found.compose, paths)
-    command = docker.ssh_command(found.container, chosen.identity, *known)
+    known = access.known_hosts(found.compose, paths)
+    command = access.ssh_command(found.container, chosen.identity, *known)
     if command is None:
         raise Problem("the container publishes no port for SSH", "A shell:  make shell")
     rc = proc.become([*command, *argv], env=dict(os.environ))
@@ -204,7 +204,7 @@ def selftest_command(
         up.built(situation, chosen, keys.Keys((), ""))
     device: list[str] = ["--env", "TORCHTAP_DEVICE=cpu"]
     if chosen.mode == "gpu":
-        proof = docker.prove(name, settings.get("GPUS"))
+        proof = handout.prove(name, settings.get("GPUS"))
         # Refused: look for the GPU all the same. A host that should have one must not pass as "no GPU, by design".
         device = [*proof.way.run] if proof.way else ["--env", "TORCHTAP_DEVICE=gpu"]
         if not proof.way:

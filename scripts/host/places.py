@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from host import docker, engine, env_file, local
+from host import engine, env_file, local, project
 from host.paths import Paths
 from host.settings import Settings, settle
 from host.show import Problem
@@ -18,12 +18,12 @@ class Running:
     """Either or both, or neither."""
 
     local: local.Instance | None
-    compose: docker.Compose | None  # None: there is no engine to ask
+    compose: project.Compose | None  # None: there is no engine to ask
     container: Mapping[str, Any] | None  # the service's container, running or not
 
     @property
     def in_docker(self) -> bool:
-        return docker.is_running(self.container)
+        return project.is_running(self.container)
 
 
 def settings(paths: Paths, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -42,7 +42,7 @@ def look(paths: Paths, chosen: Settings) -> Running:
         if mode or (found.state not in engine.ABSENT and instance is None):
             engine.demand(found)
         return Running(instance, None, None)
-    compose = docker.plain(paths, chosen, os.environ)
+    compose = project.plain(paths, chosen, os.environ)
     return Running(instance, compose, compose.container())
 
 

@@ -10,7 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from host import disk, docker, engine, gpu, keys, local, places, plan, ports, venv, verdict
+from host import (
+    access,
+    disk,
+    docker,
+    engine,
+    gpu,
+    handout,
+    keys,
+    local,
+    places,
+    plan,
+    ports,
+    project,
+    venv,
+    verdict,
+)
 from host.lock import held
 from host.paths import Paths
 from host.settings import Settings
@@ -117,7 +132,7 @@ def up_local(situation: Situation) -> int:
 # ---- Docker ------------------------------------------------------------------------------------------------------
 
 
-def before(situation: Situation, compose: docker.Compose) -> tuple[keys.Keys, bool]:
+def before(situation: Situation, compose: project.Compose) -> tuple[keys.Keys, bool]:
     """What must be right before anything is built: keys, ports, workspace. Returns the keys and "runs already"."""
     paths, settings = situation.paths, situation.settings
     chosen_keys = keys.find(settings, os.environ, Path.home())
@@ -125,8 +140,8 @@ def before(situation: Situation, compose: docker.Compose) -> tuple[keys.Keys, bo
     if bundle and not (paths.root / Path(bundle).expanduser()).is_file():
         raise Problem(f"TORCHTAP_CA_BUNDLE={bundle}: no such file")
     container = compose.container()
-    ours = {where[1] for each in PORTS if container and (where := docker.published(container, each[2]))}
-    running = docker.is_running(container)
+    ours = {where[1] for each in PORTS if container and (where := project.published(container, each[2]))}
+    running = project.is_running(container)
     address = settings.get("BIND_ADDRESS", "127.0.0.1").strip("[]")
     for variable, default, _ in PORTS:
         port = int(settings.get(variable, default))
@@ -142,22 +157,22 @@ def make_workspace(paths: Paths, settings: Settings) -> None:
         return
     local.workspace(paths, settings)
     if os.getuid() == 0:
-        ids = docker.owner(os.environ) or (1000, 1000)  # the image's own user
+        ids = project.owner(os.environ) or (1000, 1000)  # the image's own user
         os.chown(path, *ids)
 
 
 def up_docker(situation: Situation, chosen: plan.Plan) -> int:
     paths, settings = situation.paths, situation.settings
-    was = docker.plain(paths, settings, os.environ)
+    was = project.plain(paths, settings, os.environ)
     chosen_keys, ran_before = before(situation, was)
     say("ssh", chosen_keys.named)
     make_workspace(paths, settings)
 
     compose = built(situation, chosen, chosen_keys)
     chosen, way = settle_gpu(situation, chosen)
-    variables = docker.compose_variables(paths, settings, chosen, way, chosen_keys, os.environ)
-    docker.remember(paths, settings, variables, way)
-    compose = docker.Compose(paths, docker.environment(os.environ, variables))
+    variables = project.compose_variables(paths, settings, chosen, way, chosen_keys, os.environ)
+    project.remember(paths, settings, variables, way)
+    compose = project.Compose(paths, project.environment(os.environ, variables))
     say(
         "start",
         "the container; the one that runs is replaced if it differs" if ran_before else "the container",
@@ -174,11 +189,11 @@ def up_docker(situation: Situation, chosen: plan.Plan) -> int:
     return 0
 
 
-def built(situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys) -> docker.Compose:
+def built(situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys) -> project.Compose:
     """The image, built anew where something changed; with BUILD=no the one that is there."""
     paths, settings = situation.paths, situation.settings
-    variables = docker.compose_variables(paths, settings, chosen, None, chosen_keys, os.environ)
-    compose = docker.Compose(paths, docker.environment(os.environ, variables))
+    variables = project.compose_variables(paths, settings, chosen, None, chosen_keys, os.environ)
+    compose = project.Compose(paths, project.environment(os.environ, variables))
     if settings.get("BUILD") == "no":
         if not docker.has_image(docker.image(settings, chosen)):
             raise Problem(
@@ -189,29 +204,29 @@ def built(situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys) -> do
     return compose
 
 
-def settle_gpu(situation: Situation, chosen: plan.Plan) -> tuple[plan.Plan, docker.Way | None]:
+def settle_gpu(situation: Situation, chosen: plan.Plan) -> tuple[plan.Plan, handout.Way | None]:
     """The last word on gpu or cpu: a container that asks for the GPU. Raises `Problem` when there must be one."""
     if not chosen.prove:
         return chosen, None
-    proof = docker.prove(docker.image(situation.settings, chosen), situation.settings.get("GPUS"))
+    proof = handout.prove(docker.image(situation.settings, chosen), situation.settings.get("GPUS"))
     if proof.way:
         say("gpu", f"Docker hands it out ({proof.way.name}): {proof.words}")
         return chosen, proof.way
     if chosen.must:
         raise Problem(
             f"Docker cannot hand out the GPU: {proof.words}",
-            *docker.remedies(proof.words),
+            *handout.remedies(proof.words),
             "Without a GPU:  make up MODE=cpu",
             code=1,
         )
     say("mode", f"cpu after all; Docker hands out no GPU: {proof.words}")
     if situation.gpus.present:  # then it is worth mending
-        for line in docker.remedies(proof.words):
+        for line in handout.remedies(proof.words):
             say("", line)
     return chosen.on_cpu(proof.words), None
 
 
-def undo(compose: docker.Compose, ran_before: bool) -> None:
+def undo(compose: project.Compose, ran_before: bool) -> None:
     """After a failed start: take away what this run started. Volumes stay; so does what ran before."""
     if ran_before:
         warn("a container ran before; it, or the one that took its place, is left as it is: make status")
@@ -225,18 +240,18 @@ def undo(compose: docker.Compose, ran_before: bool) -> None:
     )
 
 
-def finish(situation: Situation, compose: docker.Compose, container: Any, chosen_keys: keys.Keys) -> None:
+def finish(situation: Situation, compose: project.Compose, container: Any, chosen_keys: keys.Keys) -> None:
     """Verdict, URL, ssh command."""
     if situation.settings.get("TORCHTAP_SELFTEST") != "off":
         verdict.show(docker.report(compose, container, docker.REPORT_PATIENCE_S), "All of it:  make selftest")
-    say("jupyter", docker.url(compose, container))
+    say("jupyter", access.url(compose, container))
     if situation.settings.get("SSH_KEY") == "none":
         say("ssh", "off, as SSH_KEY=none asks")
         return
     if not chosen_keys.lines:
         say("ssh", "off, without a key. Make a pair (ssh-keygen -t ed25519), then make up")
         return
-    command = docker.ssh_command(container, chosen_keys.identity)
+    command = access.ssh_command(container, chosen_keys.identity)
     if command:
         say("ssh", shlex.join(command))
 
@@ -275,7 +290,7 @@ def preflight(argv: Sequence[str]) -> int:
         raise trouble from None
     tell(situation, chosen)
     if chosen.place == plan.DOCKER:
-        compose = docker.plain(paths, situation.settings, os.environ)
+        compose = project.plain(paths, situation.settings, os.environ)
         attempt(lambda: say("ssh", before(situation, compose)[0].named))
         name = docker.image(situation.settings, chosen)
         there = docker.has_image(name)
