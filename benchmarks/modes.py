@@ -45,10 +45,10 @@ class Size:
 
 
 SIZES = (
-    Size("small: calls cost more than sums", steps=50, batch=8, hidden=64),
+    Size("small", steps=50, batch=8, hidden=64),
     Size("medium", steps=50, batch=32, hidden=128, bar=1.45),
     Size("large", steps=30, batch=32, hidden=256),
-    Size("two layers, dropout", steps=50, batch=32, hidden=128, layers=2, dropout=0.3),
+    Size("dropout", steps=50, batch=32, hidden=128, layers=2, dropout=0.3),
 )
 
 
@@ -117,7 +117,7 @@ def shown(figures: list[Figure]) -> Table:
     table = Table(title=f"emulate_cudnn(): one LSTM training step, torch {torch.__version__}, CPU", box=None)
     for head, side in (
         ("size", "left"),
-        ("steps x batch x hidden x layers", "left"),
+        ("TxBxHxL", "left"),  # steps, batch, hidden, layers
         ("native ms", "right"),
         ("emulated ms", "right"),
         ("ratio", "right"),
@@ -129,7 +129,7 @@ def shown(figures: list[Figure]) -> Table:
         s = f.size
         table.add_row(
             s.name,
-            f"{s.steps} x {s.batch} x {s.hidden} x {s.layers}",
+            f"{s.steps}x{s.batch}x{s.hidden}x{s.layers}",
             f"{f.native_ms:.2f}",
             f"{f.emulated_ms:.2f}",
             f"{f.ratio:.2f}",
@@ -144,7 +144,9 @@ def main(argv: list[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="benchmarks.modes"
     )
     parser.add_argument("--pairs", type=int, default=60, help="pairs of steps for each size (default 60)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch's threads")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="torch's threads (default 1: steady on a busy machine)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     arguments = parser.parse_args(argv)
     if arguments.pairs < 5 or arguments.threads < 1:
