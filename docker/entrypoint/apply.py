@@ -36,6 +36,8 @@ def apply(plan: Plan) -> None:
     _state(plan)
     if plan.workspace_to_own:
         os.chown(paths.WORKSPACE, plan.account.uid, plan.account.gid)
+    if plan.examples_to_copy:
+        run_as_user(plan, ("cp", "-r", str(paths.NOTEBOOKS), str(paths.WORKSPACE)))
     paths.write(
         plan.run / sessions.ENVIRONMENT,
         sessions.pack(plan.environment),

@@ -54,6 +54,7 @@ class Facts:
     rootless: bool  # a user namespace: root in here is somebody else outside
     current: Folder  # WORKDIR, or that of `docker run -w`
     workspace: Folder
+    workspace_is_empty: bool
     workspace_is_new: bool  # Docker made it just now, as root, because the host had none
     home: Folder
     state: Folder
@@ -84,6 +85,7 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         rootless=_is_rootless(),
         current=look(_current()),
         workspace=look(paths.WORKSPACE),
+        workspace_is_empty=_is_empty(paths.WORKSPACE),
         workspace_is_new=is_root and not _is_rootless() and _is_new(paths.WORKSPACE),
         home=look(paths.HOME),
         state=look(paths.STATE),
@@ -177,10 +179,17 @@ def _is_rootless(uid_map: Path = Path("/proc/self/uid_map")) -> bool:
         return True
 
 
+def _is_empty(folder: Path) -> bool:
+    try:
+        return not any(folder.iterdir())
+    except OSError:
+        return False
+
+
 def _is_new(folder: Path) -> bool:
     """Root's own, empty, and not closed to changes."""
     try:
-        return folder.stat().st_uid == 0 and os.access(folder, os.W_OK) and not any(folder.iterdir())
+        return folder.stat().st_uid == 0 and os.access(folder, os.W_OK) and _is_empty(folder)
     except OSError:
         return False
 

@@ -12,6 +12,7 @@ from typing import Any
 WORKSPACE = Path("/workspace")
 HOME = Path("/home/dev")
 STATE = Path("/var/lib/torchtap")
+NOTEBOOKS = Path("/opt/torchtap/notebooks")
 VENV = Path("/opt/torchtap/venv")
 BIN = Path("/opt/torchtap/bin")
 SSHD_CONFIG = Path("/etc/torchtap/sshd_config")

@@ -60,6 +60,7 @@ class Plan:
     home_to_own: bool  # give the home, with what is in it, to the user
     state: Path
     workspace_to_own: bool
+    examples_to_copy: bool  # the notebooks, into a workspace that holds nothing yet
     working_directory: Path
     environment: Mapping[str, str]
     authorized_keys: tuple[str, ...]
@@ -134,6 +135,9 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
         home_to_own=home_to_own,
         state=state,
         workspace_to_own=facts.workspace_is_new,
+        examples_to_copy="jupyter" in wanted
+        and facts.workspace_is_empty
+        and (facts.workspace.writable or facts.workspace_is_new),
         working_directory=working_directory,
         environment=environment,
         authorized_keys=keys.lines if "sshd" in wanted else (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -289,6 +290,29 @@ def test_a_folder_that_docker_made_as_root_becomes_the_users(run: Run, tmp_path:
     ).wait_healthy()
     container.ssh("touch /workspace/mine")
     assert (missing.stat().st_uid, (missing / "mine").stat().st_uid) == (1000, 1000)
+
+
+def test_an_empty_workspace_gets_the_notebooks_and_no_other_does(run: Run, tmp_path: Path) -> None:
+    """A beginner finds them in JupyterLab; a project that is mounted stays as it is."""
+    empty, project = tmp_path / "empty", tmp_path / "project"
+    for folder in (empty, project):
+        folder.mkdir()
+        os.chown(folder, 1000, 1000)
+    (project / "train.py").write_text("")
+    for folder in (empty, project):
+        run(key=True, options=("-v", f"{folder}:/workspace"), env={"TORCHTAP_SELFTEST": "off"}).wait_healthy()
+    found = {path.relative_to(empty).as_posix(): path.stat().st_uid for path in empty.rglob("*")}
+    assert found["notebooks/01-cudnn-rnn-error.ipynb"] == 1000
+    assert [path.name for path in project.iterdir()] == ["train.py"]
+
+
+def test_jupyterlab_neither_asks_for_news_nor_checks_for_builds(shared: Container) -> None:
+    settings = shared.api("/lab/api/settings/@jupyterlab/apputils-extension:notification", shared.token)[1]
+    assert settings["schema"]["properties"]["fetchNews"]["default"] == "false"
+    page = shared.exec(
+        "curl", "-sf", "-H", f"Authorization: token {shared.token}", "http://127.0.0.1:8888/lab"
+    ).stdout
+    assert '"buildCheck": false' in page
 
 
 def test_owner_of_the_workspace_decides_the_user(run: Run, tmp_path: Path) -> None:
