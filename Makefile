@@ -34,7 +34,7 @@ preflight: ## say what `make up` would do here, and why; change nothing
 	@$(PYTHON) scripts/preflight $(ARGS)
 
 ##@ Work on Torchtap
-.PHONY: build test lint format notebooks bench lock clean
+.PHONY: build test lint format notebooks refresh bench lock clean
 build: ## build the image and start nothing
 	@$(PYTHON) scripts/build $(ARGS)
 test: ## run every test this machine can run (ARGS="-k name")
@@ -45,6 +45,8 @@ format: ## let ruff mend and format
 	@$(PYTHON) scripts/lint --fix
 notebooks: ## execute the notebooks, as the tests do
 	@$(PYTHON) scripts/test -m notebook $(ARGS)
+refresh: ## execute the notebooks and keep their outputs (ARGS=01-…)
+	@$(PYTHON) scripts/venv --dev python -m tests.notebooks.refresh $(ARGS)
 bench: ## measure (ARGS=image: one subject)
 	@$(PYTHON) scripts/bench $(ARGS)
 lock: ## remake the lock files (ARGS=--upgrade: newer versions)

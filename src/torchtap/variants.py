@@ -37,7 +37,7 @@ class Variant:
     nccl: tuple[int, int, int] | None  # torch.cuda.nccl.version()
     arch_list: tuple[str, ...]  # the sm_XY of torch.cuda.get_arch_list(); empty for CPU
     driver_floor: Driver | None
-    require_cuda: str | None  # NVIDIA_REQUIRE_CUDA: the floor of the CUDA major, on purpose (docs/decisions.md)
+    require_cuda: str | None  # NVIDIA_REQUIRE_CUDA: the floor of the CUDA major, on purpose (Dockerfile)
     built_here: bool  # built and tested by .ci/run; the others need PyTorch's own index
 
     @property
