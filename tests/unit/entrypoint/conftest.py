@@ -39,11 +39,40 @@ def open_path() -> Iterator[Path]:
 def image(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root directory with the folders that the image has; every path of start-up leads into it."""
     root = open_path / "image"
-    for name in ("workspace", "home/dev", "var/lib/torchtap", "run/torchtap", "tmp", "etc/skel"):
+    for name in (
+        "workspace",
+        "home/dev",
+        "var/lib/torchtap",
+        "run/torchtap",
+        "tmp",
+        "etc/skel",
+        "bin",
+        "notebooks",
+    ):
         (root / name).mkdir(parents=True)
-    for name, place in {"WORKSPACE": "workspace", "HOME": "home/dev", "STATE": "var/lib/torchtap"}.items():
-        monkeypatch.setattr(paths, name, root / place)
-    monkeypatch.setattr(paths, "RUN_CANDIDATES", (root / "run/torchtap", root / "tmp/torchtap"))
+    for name, path in places(root).items():
+        monkeypatch.setattr(paths, name, path)
     (root / "run/torchtap").chmod(0o1777)
     (root / "tmp").chmod(0o1777)
+    (root / "etc/passwd").write_text(
+        "root:x:0:0:root:/root:/bin/bash\nwww-data:x:33:33::/var/www:/bin/false\n"
+    )
+    (root / "etc/group").write_text("root:x:0:\nwww-data:x:33:\n")
+    (root / "etc/skel/.bashrc").write_text("# bashrc\n")
+    (root / "etc/skel/.profile").write_text("# profile\n")
     return root
+
+
+def places(root: Path) -> dict[str, Path | tuple[Path, ...]]:
+    """The constants of `entrypoint.paths` for an image that lies in `root`. None may stay as it is: /etc is real."""
+    return {
+        "WORKSPACE": root / "workspace",
+        "HOME": root / "home/dev",
+        "STATE": root / "var/lib/torchtap",
+        "RUN_CANDIDATES": (root / "run/torchtap", root / "tmp/torchtap"),
+        "ACCOUNTS": root / "etc",
+        "SKELETON": root / "etc/skel",
+        "SSHD_EMPTY": root / "run/sshd",
+        "BIN": root / "bin",
+        "NOTEBOOKS": root / "notebooks",
+    }

@@ -230,7 +230,7 @@ def test_zombies_are_not_waited_for(tmp_path: Path) -> None:
     child.wait()
 
 
-# ---- what root in a container, without CAP_SYS_PTRACE, can find out -------------------------------------------
+# ---- what root in a container, without CAP_SYS_PTRACE, can find out ----
 def seen_without_ptrace(below: int) -> dict[int, bool]:
     """pid: holds terminals, as seen by root without the capability."""
     code = (
@@ -273,7 +273,7 @@ time.sleep(60)
     assert list(seen_without_ptrace(box.pid).values()) == [holds]
 
 
-# ---- order and time, with a clock of the test's own -----------------------------------------------------------
+# ---- order and time, with a clock of the test's own ----
 class World:
     """Processes that end a given time after their signal. `now` moves only when `stop` sleeps."""
 
@@ -336,7 +336,7 @@ def test_nobody_is_told_the_same_twice() -> None:
     ]
 
 
-# ---- main -----------------------------------------------------------------------------------------------------
+# ---- main ----
 def test_time_that_the_services_took_counts(image: Path) -> None:
     run_directory = image / "run/torchtap"
     (run_directory / paths.STARTED).write_text("{}")

@@ -1,0 +1,530 @@
+"""From facts to a plan: pure, so every case is a row."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrypoint import paths
+from entrypoint.account import Account
+from entrypoint.gather import Facts, Folder
+from entrypoint.keys import Source
+from entrypoint.plan import SSH_HINT, Notice, Plan, PlanError, Service, make_plan, run_script
+from entrypoint.roles import choose
+from entrypoint.settings import Settings
+
+from .conftest import GID, OTHER, UID, needs_root
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me"
+WORKSPACE, HOME, STATE = paths.WORKSPACE, paths.HOME, paths.STATE
+
+
+def folder(path: Path, **changes: Any) -> Folder:
+    usual = {"uid": 1000, "gid": 1000, "mode": 0o755, "readable": True, "writable": True, "changeable": True}
+    return Folder(path=path, exists=True, **{**usual, **changes})
+
+
+def facts(**changes: Any) -> Facts:
+    """A container as compose.yaml starts it: root, for the image's own dev, with one key."""
+    usual: dict[str, Any] = {
+        "environment": {"PATH": "/opt/torchtap/bin:/usr/bin"},
+        "is_root": True,
+        "uid": 1000,
+        "gid": 1000,
+        "groups": (),
+        "can_be_user": True,
+        "rootless": False,
+        "current": folder(WORKSPACE),
+        "workspace": folder(WORKSPACE),
+        "workspace_is_empty": False,
+        "workspace_is_new": False,
+        "home": folder(HOME),
+        "state": folder(STATE, uid=0, mode=0o1775),
+        "state_of_others": (),
+        "run": paths.RUN_CANDIDATES[0],
+        "key_sources": (Source("SSH_PUBLIC_KEY", KEY),),
+        "ssh_port_free": True,
+    }
+    return Facts(**{**usual, **changes})
+
+
+def by_user(**changes: Any) -> Facts:
+    """docker run --user 12345:54321"""
+    owned = {"uid": 12345, "gid": 54321}
+    closed = {"writable": False, "changeable": False}
+    usual = {
+        "is_root": False,
+        **owned,
+        "home": folder(HOME, **closed),
+        "state": folder(STATE, uid=0, mode=0o1775, **closed),
+        "workspace": folder(WORKSPACE, **owned),
+    }
+    return facts(**{**usual, **changes})
+
+
+def plan(found: Facts | None = None, words: Sequence[str] = (), /, **variables: str) -> Plan:
+    return make_plan(Settings.read(variables), choose(words), found or facts())
+
+
+# ---- services ----
+@pytest.mark.parametrize(
+    ("words", "variables", "services"),
+    [
+        ((), {}, ("sshd", "jupyter", "selftest")),
+        (("dev",), {"TORCHTAP_SELFTEST": "off"}, ("sshd", "jupyter")),
+        (("dev",), {"TORCHTAP_SELFTEST": "strict"}, ("sshd", "jupyter")),
+        (("jupyter",), {}, ("jupyter", "selftest")),
+        (("ssh",), {}, ("sshd", "selftest")),
+        (("selftest",), {}, ()),
+        (("python", "x.py"), {}, ()),
+    ],
+    ids=["dev", "no self-test", "self-test before", "jupyter", "ssh", "selftest", "a command"],
+)
+def test_services_of_a_role(
+    words: tuple[str, ...], variables: dict[str, str], services: tuple[str, ...]
+) -> None:
+    made = plan(None, words, **variables)
+    assert tuple(service.name for service in made.services) == services
+    assert made.selftest_first is (variables.get("TORCHTAP_SELFTEST") == "strict")
+    assert made.notices == ()
+
+
+def test_a_command_waits_for_no_selftest() -> None:
+    assert not plan(None, ["python", "x.py"], TORCHTAP_SELFTEST="strict").selftest_first
+
+
+def test_sshd_is_told_port_host_key_and_authorized_keys() -> None:
+    sshd = plan().services[0]
+    assert sshd.argv == (
+        "/usr/sbin/sshd", "-D", "-e", "-f", "/etc/torchtap/sshd_config", "-p", "22",
+        "-h", "/var/lib/torchtap/ssh/ssh_host_ed25519_key",
+        "-oAuthorizedKeysFile=/run/torchtap/authorized_keys",
+    )  # fmt: skip
+    assert sshd.as_root
+    assert plan().authorized_keys == (KEY,)
+
+
+def test_sshd_of_a_user_does_not_mind_the_open_run_directory() -> None:
+    assert "-oStrictModes=no" in plan(by_user()).services[0].argv
+
+
+def test_selftest_runs_once_and_nothing_but_sshd_as_root() -> None:
+    assert {(s.name, s.as_root, s.once) for s in plan().services} == {
+        ("sshd", True, False),
+        ("jupyter", False, False),
+        ("selftest", False, True),
+    }
+
+
+# ---- what is said about SSH ----
+LOOKED = (
+    Source("SSH_PUBLIC_KEY", None),
+    Source("/run/secrets/ssh_public_key", None, "does not exist"),
+    Source("/home/dev/.ssh/authorized_keys", "# none yet\n"),
+)
+NO_KEY = Notice(
+    "warning",
+    "ssh",
+    "not started, no public key: SSH_PUBLIC_KEY is not set, /run/secrets/ssh_public_key does not exist, "
+    "/home/dev/.ssh/authorized_keys holds none",
+    (f"JupyterLab runs as usual. For SSH add:  {SSH_HINT}",),
+)
+
+
+def test_without_a_key_sshd_stays_off_and_the_option_is_named() -> None:
+    made = plan(facts(key_sources=LOOKED))
+    assert [service.name for service in made.services] == ["jupyter", "selftest"]
+    assert made.authorized_keys == ()
+    assert made.notices == (NO_KEY,)
+
+
+def test_a_malformed_key_is_named_beside_it() -> None:
+    made = plan(facts(key_sources=(Source("SSH_PUBLIC_KEY", KEY[:30]),)))
+    error, warning = made.notices
+    assert (error.level, error.subject) == ("error", "ssh")
+    assert error.text.startswith("SSH_PUBLIC_KEY line 1: cannot be used (")
+    assert warning.text == "not started, no public key: SSH_PUBLIC_KEY holds none"
+
+
+def test_a_file_that_was_asked_for_and_is_missing_is_an_error_beside_a_good_key() -> None:
+    missing = Source("/keys", None, "is not a file", asked_for=True)
+    made = plan(facts(key_sources=(Source("SSH_PUBLIC_KEY", KEY), missing)))
+    assert made.notices == (Notice("error", "ssh", "/keys is not a file"),)
+    assert made.services[0].name == "sshd"
+
+
+def test_keys_do_not_matter_where_sshd_is_not_wanted() -> None:
+    bad = facts(key_sources=(Source("SSH_PUBLIC_KEY", "nonsense"),))
+    assert plan(bad, ["jupyter"]).notices == ()
+    assert plan(bad, ["true"]).notices == ()
+
+
+def test_a_port_that_cannot_be_had_falls_back_aloud() -> None:
+    made = plan(facts(ssh_port_free=False))
+    assert made.ssh_port == 2222
+    assert made.services[0].argv[6] == "2222"
+    assert made.notices == (Notice("warning", "ssh", "port 22 cannot be used here; sshd listens on 2222"),)
+
+
+@pytest.mark.parametrize(
+    ("found", "why", "remedy"),
+    [
+        (
+            facts(uid=0, gid=0),
+            "dev is root here (HOST_UID=0), and root may not log in",
+            "Give HOST_UID the id of a user",
+        ),
+        (
+            by_user(uid=100, workspace=folder(WORKSPACE), home=folder(HOME), state=folder(STATE)),
+            "user id 100 (from --user) has no name here",
+            "Give --user an id of 500 or more, or HOST_UID=100 in place of --user",
+        ),
+        (
+            facts(run=paths.RUN_CANDIDATES[1]),
+            "/run/torchtap cannot be written",
+            "With --read-only add: --tmpfs /run",
+        ),
+        (
+            by_user(run=paths.RUN_CANDIDATES[1], home=folder(HOME), state=folder(STATE)),
+            "/run/torchtap cannot be written",
+            "With --read-only add: --tmpfs /run:mode=1777",
+        ),
+    ],
+    ids=["dev is root", "an id without a name", "run files in /tmp", "run files of a user in /tmp"],
+)
+def test_where_nobody_could_log_in_sshd_stays_off(found: Facts, why: str, remedy: str) -> None:
+    made = plan(found)
+    assert [service.name for service in made.services] == ["jupyter", "selftest"]
+    assert made.notices == (Notice("warning", "ssh", f"not started: {why}", (remedy,)),)
+    with pytest.raises(PlanError) as raised:
+        plan(found, ["ssh"])
+    assert str(raised.value) == f"role ssh has nothing to run: sshd is not started: {why}"
+    assert raised.value.remedy == (remedy,)
+
+
+def test_root_keeps_an_id_below_those_of_extrausers() -> None:
+    """Root writes /etc/passwd, where any id may be."""
+    assert plan(facts(uid=100)).services[0].name == "sshd"
+
+
+# ---- what ends the start ----
+@pytest.mark.parametrize(
+    ("found", "words", "says", "remedy"),
+    [
+        (
+            facts(run=None),
+            [],
+            "no place to write: /run and /tmp are read-only for this user",
+            ("With --read-only add: --tmpfs /run --tmpfs /tmp",),
+        ),
+        (
+            facts(can_be_user=False),
+            ["true"],
+            "root may not become user 1000:1000 here: CAP_SETUID or CAP_SETGID is missing",
+            ("Add: --user 1000:1000, or leave out --cap-drop",),
+        ),
+        (
+            facts(key_sources=LOOKED),
+            ["ssh"],
+            "role ssh has nothing to run: sshd needs a public key",
+            (f"Add: {SSH_HINT}",),
+        ),
+        (
+            facts(key_sources=(Source("SSH_PUBLIC_KEY", "nonsense"),)),
+            ["ssh"],
+            "role ssh has nothing to run: sshd needs a public key",
+            (
+                'SSH_PUBLIC_KEY line 1: cannot be used ("nonsense"): it should look like: ssh-ed25519 AAAA... name',
+                f"Add: {SSH_HINT}",
+            ),
+        ),
+    ],
+    ids=["nowhere to write", "capabilities dropped", "ssh without a key", "ssh with a bad key"],
+)
+def test_a_start_that_cannot_be_says_what_to_add(
+    found: Facts, words: list[str], says: str, remedy: tuple[str, ...]
+) -> None:
+    with pytest.raises(PlanError) as raised:
+        plan(found, words)
+    assert (str(raised.value), raised.value.remedy) == (says, remedy)
+
+
+# ---- home and state ----
+@pytest.mark.parametrize(
+    ("home", "to_own"),
+    [
+        (folder(HOME), False),
+        (folder(HOME, uid=0, gid=0, writable=False), True),
+        (folder(HOME, uid=0, gid=0, mode=0o777), True),
+        (folder(HOME, uid=OTHER, mode=0o777), False),
+    ],
+    ids=[
+        "the user's",
+        "root's: a volume of another image",
+        "root's and open to all",
+        "somebody's, but open",
+    ],
+)
+def test_home_stays_where_it_is(home: Folder, to_own: bool) -> None:
+    made = plan(facts(home=home))
+    assert (made.home, made.home_to_own, made.notices) == (HOME, to_own, ())
+
+
+def test_the_images_home_is_given_to_another_id() -> None:
+    made = plan(facts(uid=4321, gid=8765, home=folder(HOME, writable=False)))
+    assert (made.home, made.home_to_own, made.notices) == (HOME, True, ())
+
+
+@pytest.mark.parametrize(
+    ("home", "it"),
+    [
+        (folder(HOME, uid=OTHER, gid=OTHER, writable=False), f"belongs to {OTHER}:{OTHER}, mode 0755"),
+        (folder(HOME, writable=False, is_hosts=True), "belongs to 1000:1000, mode 0755"),
+        (
+            folder(HOME, uid=0, gid=0, writable=False, changeable=False, read_only=True),
+            "lies on a read-only file system",
+        ),
+        (Folder(path=HOME, exists=False), "does not exist"),
+    ],
+    ids=["another user's", "a folder of the host", "read-only", "not there"],
+)
+def test_a_home_that_is_not_ours_to_give_is_replaced_aloud(home: Folder, it: str) -> None:
+    made = plan(facts(uid=4321, gid=8765, home=home))
+    instead = Path("/tmp/torchtap-home-4321")
+    assert (made.home, made.home_to_own) == (instead, False)
+    assert made.account == Account(4321, 8765, (), str(instead))
+    assert made.environment["HOME"] == str(instead)
+    assert made.notices == (
+        Notice(
+            "warning",
+            "home",
+            f"/home/dev cannot be written by uid 4321, gid 8765: it {it}",
+            (f"Using {instead}: settings and caches are gone when the container is. Mount a volume there",),
+        ),
+    )
+
+
+def test_a_user_given_by_number_gets_folders_in_tmp_aloud() -> None:
+    made = plan(by_user())
+    assert (made.home, made.state) == (
+        Path("/tmp/torchtap-home-12345"),
+        Path("/tmp/torchtap-state-12345"),
+    )
+    assert [(n.level, n.subject, n.text) for n in made.notices] == [
+        (
+            "warning",
+            "home",
+            "/home/dev cannot be written by uid 12345, gid 54321: it belongs to 1000:1000, mode 0755",
+        ),
+        (
+            "warning",
+            "state",
+            "/var/lib/torchtap cannot be written by uid 12345, gid 54321: it belongs to 0:1000, mode 1775",
+        ),
+    ]
+    assert made.notices[1].more == (
+        "Using /tmp/torchtap-state-12345: Jupyter's token and the SSH host keys are gone when the container is. "
+        "Mount a folder there that belongs to 12345:54321",
+    )
+    assert made.environment["TORCHTAP_STATE"] == str(made.state)
+    assert f"{made.state}/ssh/ssh_host_ed25519_key" in made.services[0].argv
+
+
+def test_a_state_that_holds_anothers_keys_is_replaced_aloud() -> None:
+    """Root's volume, then the same with --user: the group may write there, but the host key is root's."""
+    made = plan(by_user(home=folder(HOME), state=folder(STATE), state_of_others=("ssh", "jupyter-token")))
+    assert made.state == Path("/tmp/torchtap-state-12345")
+    assert [notice.text for notice in made.notices] == [
+        "/var/lib/torchtap holds what another user made (ssh, jupyter-token); this is uid 12345, gid 54321"
+    ]
+
+
+def test_root_uses_a_state_that_dev_could_not_write() -> None:
+    assert plan(facts(state=folder(STATE, uid=0, writable=False))).state == STATE
+
+
+# ---- workspace ----
+CHOWN = "On the host: sudo chown -R {}:{} FOLDER"
+CLOSED = {"readable": False, "writable": False}
+
+
+def for_1234(owner: int) -> Facts:
+    workspace = folder(WORKSPACE, uid=owner, gid=owner, writable=False)
+    return facts(uid=1234, gid=1234, home=folder(HOME, uid=1234), workspace=workspace)
+
+
+def closed_to_user() -> Facts:
+    workspace = folder(WORKSPACE, mode=0o700, **CLOSED)
+    return by_user(home=folder(HOME), state=folder(STATE), workspace=workspace, current=workspace)
+
+
+@pytest.mark.parametrize(
+    ("found", "variables", "text", "more"),
+    [
+        (
+            for_1234(0),
+            {"HOST_UID": "1234"},
+            "/workspace cannot be written by uid 1234, gid 1234 (from HOST_UID): it belongs to 0:0, mode 0755",
+            (CHOWN.format(1234, 1234),),
+        ),
+        (
+            for_1234(5),
+            {"HOST_UID": "1234"},
+            "/workspace cannot be written by uid 1234, gid 1234 (from HOST_UID): it belongs to 5:5, mode 0755",
+            ("Leave out HOST_UID and HOST_GID (then the owner's ids are used), or", CHOWN.format(1234, 1234)),
+        ),
+        (
+            closed_to_user(),
+            {},
+            "/workspace cannot be read by uid 12345, gid 54321 (from --user): it belongs to 1000:1000, mode 0700",
+            (
+                "Leave out --user (then the owner's ids are used), or",
+                CHOWN.format(12345, 54321),
+                "Until then JupyterLab opens /home/dev",
+            ),
+        ),
+        (
+            facts(workspace=folder(WORKSPACE, mode=0o555, writable=False)),
+            {},
+            "/workspace cannot be written by uid 1000, gid 1000: it belongs to 1000:1000, mode 0555",
+            (CHOWN.format(1000, 1000),),
+        ),
+        (
+            facts(workspace=folder(WORKSPACE, writable=False, changeable=False, read_only=True)),
+            {},
+            "/workspace cannot be written by uid 1000, gid 1000: it lies on a read-only file system",
+            ("Mount a folder or volume there that can be written: -v FOLDER:/workspace, without :ro",),
+        ),
+        (
+            facts(rootless=True, workspace=folder(WORKSPACE, uid=0, gid=0, writable=False)),
+            {},
+            "/workspace cannot be written by uid 1000, gid 1000: it belongs to 0:0, mode 0755",
+            (
+                "This engine is rootless: your own user is root in here. Add: -e HOST_UID=0 (sshd stays off then)",
+            ),
+        ),
+    ],
+    ids=[
+        "root's",
+        "another's than HOST_UID",
+        "closed to --user",
+        "the user's own, but closed",
+        "read-only",
+        "rootless engine",
+    ],
+)
+def test_a_workspace_that_cannot_be_used_is_named_with_what_helps(
+    found: Facts, variables: dict[str, str], text: str, more: tuple[str, ...]
+) -> None:
+    assert plan(found, **variables).notices == (Notice("warning", "workspace", text, more),)
+
+
+def test_a_workspace_that_docker_made_is_given_to_the_user() -> None:
+    new = folder(WORKSPACE, uid=0, gid=0, writable=False)
+    made = plan(facts(workspace=new, workspace_is_new=True, workspace_is_empty=True))
+    assert made.workspace_to_own
+    assert made.notices == (
+        Notice(
+            "info",
+            "workspace",
+            "/workspace was root's and empty: Docker made it. It is 1000:1000's now",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "words", "copied"),
+    [
+        (facts(workspace_is_empty=True), [], True),
+        (facts(workspace_is_empty=False), [], False),
+        (facts(workspace_is_empty=True), ["ssh"], False),
+        (facts(workspace_is_empty=True), ["true"], False),
+        (facts(workspace_is_empty=True, workspace=folder(WORKSPACE, writable=False)), [], False),
+    ],
+    ids=["empty", "in use", "without JupyterLab", "a command", "closed"],
+)
+def test_examples_go_only_into_an_empty_workspace(found: Facts, words: list[str], copied: bool) -> None:
+    assert plan(found, words).examples_to_copy is copied
+
+
+@pytest.mark.parametrize(
+    ("found", "where"),
+    [
+        (facts(), WORKSPACE),
+        (facts(current=folder(Path("/data"))), Path("/data")),
+        (facts(current=folder(Path("/root"), readable=False)), WORKSPACE),
+        (
+            facts(
+                current=folder(WORKSPACE, readable=False),
+                workspace=folder(WORKSPACE, readable=False, writable=False),
+            ),
+            HOME,
+        ),
+    ],
+    ids=["as a rule", "docker run -w", "-w to a closed folder", "a closed workspace"],
+)
+def test_working_directory(found: Facts, where: Path) -> None:
+    assert plan(found).working_directory == where
+
+
+# ---- environment ----
+def test_the_users_environment_is_the_containers_less_secrets_plus_who_and_where() -> None:
+    given = {"PATH": "/bin", "A": "ü $x\n", "JUPYTER_TOKEN": "t", "HOME": "/root", "USER": "root", "_": "x"}
+    given |= {"PWD": "/", "OLDPWD": "/", "SHLVL": "1", "HOSTNAME": "c"}
+    made = plan(facts(environment=given), JUPYTER_TOKEN="t")
+    assert made.environment == {
+        "PATH": "/bin",
+        "A": "ü $x\n",
+        "HOSTNAME": "c",
+        "HOME": "/home/dev",
+        "USER": "dev",
+        "LOGNAME": "dev",
+        "TORCHTAP_STATE": "/var/lib/torchtap",
+        "JUPYTER_RUNTIME_DIR": "/run/torchtap/jupyter",
+    }
+    assert made.jupyter_token == "t"
+
+
+@pytest.mark.parametrize(
+    ("value", "seen"), [("cpu", "cpu"), ("gpu", "gpu"), ("auto", None)], ids=["cpu", "gpu", "auto"]
+)
+def test_device_is_passed_on_unless_it_is_left_open(value: str, seen: str | None) -> None:
+    assert plan(TORCHTAP_DEVICE=value).environment.get("TORCHTAP_DEVICE") == seen
+
+
+def test_groups_added_by_the_engine_are_kept() -> None:
+    assert plan(facts(groups=(44, 992))).account.groups == (44, 992)
+
+
+# ---- run scripts ----
+def script(service: Service, **changes: Any) -> str:
+    return run_script(service, dataclasses.replace(plan(), **changes))
+
+
+def test_a_users_service_never_changes_who_it_is() -> None:
+    text = script(Service(name="x", argv=("prog",)), is_root=False)
+    assert text == "#!/bin/sh\ncd /workspace && exec prog\n"
+
+
+def test_sshd_stays_root() -> None:
+    assert script(Service(name="sshd", argv=("sshd",), as_root=True)).endswith("exec sshd\n")
+
+
+@needs_root
+def test_a_service_runs_as_dev_with_its_groups_and_words_as_they_are(open_path: Path) -> None:
+    place = open_path / "a place with 'quotes' $(x)"
+    place.mkdir()
+    odd = ("two words", "it's", "$HOME", "`id`", "\\n", "ü", "")
+    service = Service(name="x", argv=("sh", "-c", 'id -u; id -g; id -G; pwd; printf "%s|" "$@"', "sh", *odd))
+    text = script(service, account=Account(UID, GID, (OTHER,), "/"), working_directory=place)
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True, env=os.environ)
+    uid, gid, groups, where, said = done.stdout.split("\n")
+    assert (uid, gid, where) == (str(UID), str(GID), str(place))
+    assert set(groups.split()) == {str(GID), str(OTHER)}
+    assert said == "".join(f"{word}|" for word in odd)
