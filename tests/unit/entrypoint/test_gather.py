@@ -198,8 +198,8 @@ def test_a_device_without_end_is_not_read(home: Path) -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    ["Grüße".encode("utf-16"), b"\xff\xfe" + "Grüße".encode("utf-16-le"), "Grüße".encode()],
-    ids=["UTF-16, as PowerShell writes it", "UTF-16, little end first", "UTF-8"],
+    [b"\xff\xfe" + "Grüße".encode("utf-16-le"), b"\xfe\xff" + "Grüße".encode("utf-16-be"), "Grüße".encode()],
+    ids=["UTF-16, as PowerShell writes it", "UTF-16, big end first", "UTF-8"],
 )
 def test_text_is_decoded(home: Path, raw: bytes) -> None:
     (home / ".ssh/authorized_keys").write_bytes(raw)
@@ -291,6 +291,7 @@ def test_root_gathers_for_the_owner_of_the_workspace(
     os.chown(paths.WORKSPACE, UID, GID)
     (image / "elsewhere").mkdir()
     monkeypatch.chdir(image / "elsewhere")
+    monkeypatch.setattr(os, "getgroups", lambda: [0, GID, 44])
     before = sorted((str(p), p.lstat().st_mtime_ns, p.lstat().st_uid) for p in image.rglob("*"))
     facts = gather({"A": "1"}, settings(SSH_PUBLIC_KEY="k"))
     assert (facts.is_root, facts.can_be_user, facts.uid, facts.gid) == (True, True, UID, GID)
@@ -301,7 +302,7 @@ def test_root_gathers_for_the_owner_of_the_workspace(
     assert (facts.home.path, facts.home.writable, facts.home.changeable) == (home, False, True)
     assert facts.run == image / "run/torchtap"
     assert facts.key_sources[0].text == "k"
-    assert 0 not in facts.groups
+    assert facts.groups == (44,), "root's own group is not dev's, and the user's is known"
     assert sorted((str(p), p.lstat().st_mtime_ns, p.lstat().st_uid) for p in image.rglob("*")) == before
 
 
