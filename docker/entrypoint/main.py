@@ -80,7 +80,11 @@ def _become_command(plan: Plan) -> int:
     try:
         apply.become(plan, plan.command)
     except FileNotFoundError:
-        log.error("start", f"{plan.command[0]}: no such file")
+        if shutil.which(plan.command[0], path=plan.environment.get("PATH")):
+            why = "cannot be run: the interpreter in its first line is not in this image"
+        else:
+            why = "no such file"
+        log.error("start", f"{plan.command[0]}: {why}")
         return NOT_FOUND
     except OSError as error:
         log.error("start", f"{plan.command[0]} cannot be run: {error.strerror}")
@@ -93,9 +97,10 @@ def _passes_selftest(plan: Plan) -> bool:
         plan, (str(paths.VENV / "bin" / "torchtap"), "selftest", "--output", str(report))
     )
     if code:
+        why = "failed" if code == 1 else f"could not run (exit code {code})"
         log.error(
             "selftest",
-            "failed, so the services are not started (TORCHTAP_SELFTEST=strict)",
+            f"{why}, so the services are not started (TORCHTAP_SELFTEST=strict)",
             "Mend what the report above names, or start with -e TORCHTAP_SELFTEST=warn to look around",
         )
     return code == 0
