@@ -25,7 +25,7 @@ install_torch() {
         /tools/bin/uv pip install --quiet --require-hashes -r "$1"
         return
     fi
-    curl --silent --show-error --location --max-time 20 --output /dev/null "$index/torch/" || fail \
+    curl --fail --silent --show-error --location --max-time 20 --output /dev/null "$index/torch/" || fail \
         "TORCH_INDEX $index cannot be reached from this build (curl says why, above)." \
         "Give a mirror that can: --build-arg TORCH_INDEX=URL; or VARIANT=cu130 or cu128, which do not need that index."
     /tools/bin/uv pip install --quiet --index "$index" --index-strategy unsafe-best-match -r "$1"

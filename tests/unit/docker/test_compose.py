@@ -1,0 +1,183 @@
+"""The Compose files, read as YAML with their variables filled in, and by `docker compose` where it is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrypoint.settings import VARIABLES, Settings
+from torchtap.variants import DEFAULT
+
+yaml = pytest.importorskip("yaml", reason="PyYAML comes with JupyterLab (lab.lock)")
+ROOT = Path(__file__).parents[3]
+FILES = ("compose.yaml", "compose.cpu.yaml", "compose.cdi.yaml", "compose.ca.yaml")
+# ${NAME}, ${NAME:-default}, ${NAME:?message}
+VARIABLE = re.compile(r"\$\{(\w+)(?::(-|\?)([^}]*))?\}")
+
+
+class Loader(yaml.SafeLoader):  # type: ignore[misc,name-defined]
+    """Knows Compose's own tags: !reset and !override."""
+
+
+for tag in ("!reset", "!override"):
+    Loader.add_constructor(tag, lambda loader, node: {node.tag: loader.construct_sequence(node, deep=True)})
+
+
+def filled(value: Any, variables: Mapping[str, str]) -> Any:
+    """Variables replaced, as Compose does it. KeyError for one that has to be given."""
+    if isinstance(value, dict):
+        return {name: filled(inner, variables) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [filled(inner, variables) for inner in value]
+    if not isinstance(value, str):
+        return value
+
+    def replace(match: re.Match[str]) -> str:
+        name, kind, default = match.groups()
+        return variables.get(name) or (variables[name] if kind == "?" else default or "")
+
+    return VARIABLE.sub(replace, value)
+
+
+def load(name: str, **variables: str) -> dict[str, Any]:
+    return filled(yaml.load((ROOT / name).read_text(), Loader), variables)  # type: ignore[no-any-return]
+
+
+def dev(name: str = "compose.yaml", **variables: str) -> dict[str, Any]:
+    return load(name, **variables)["services"]["dev"]  # type: ignore[no-any-return]
+
+
+def test_one_service_that_is_built_here() -> None:
+    assert list(load("compose.yaml")["services"]) == ["dev"]
+    assert dev()["image"] == f"torchtap:{DEFAULT}"
+    assert dev()["pull_policy"] == "build"
+    assert dev(VARIANT="cu128")["image"] == "torchtap:cu128"
+    assert dev(VARIANT="cu128")["build"]["args"]["VARIANT"] == "cu128"
+
+
+def test_ports_are_published_on_loopback_unless_the_user_says_otherwise_by_name() -> None:
+    assert dev()["ports"] == ["127.0.0.1:8888:8888", "127.0.0.1:2222:22"]
+    assert dev(JUPYTER_PORT="18888", SSH_PORT="12222")["ports"] == [
+        "127.0.0.1:18888:8888",
+        "127.0.0.1:12222:22",
+    ]
+    assert dev(BIND_ADDRESS="0.0.0.0")["ports"] == ["0.0.0.0:8888:8888", "0.0.0.0:2222:22"]
+
+
+def test_the_gpu_is_asked_for() -> None:
+    (device,) = dev()["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "device_ids": ["all"], "capabilities": ["gpu"]}
+    (chosen,) = dev(GPUS="MIG-0123")["deploy"]["resources"]["reservations"]["devices"]
+    assert chosen["device_ids"] == ["MIG-0123"]
+
+
+def test_the_cpu_file_takes_the_gpu_away_and_says_that_it_is_meant() -> None:
+    service = dev("compose.cpu.yaml")
+    assert service["deploy"]["resources"]["reservations"]["devices"] == {"!reset": []}
+    assert service["environment"] == {"TORCHTAP_DEVICE": "cpu", "NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def test_the_cdi_file_replaces_the_device() -> None:
+    devices = dev("compose.cdi.yaml", GPUS="1")["deploy"]["resources"]["reservations"]["devices"]
+    assert devices == {
+        "!override": [{"driver": "cdi", "device_ids": ["nvidia.com/gpu=1"], "capabilities": ["gpu"]}]
+    }
+
+
+def test_certificates_have_to_be_named() -> None:
+    with pytest.raises(KeyError, match="TORCHTAP_CA_BUNDLE"):
+        load("compose.ca.yaml")
+    assert load("compose.ca.yaml", TORCHTAP_CA_BUNDLE="/ca.pem")["secrets"] == {
+        "ca_bundle": {"file": "/ca.pem"}
+    }
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_second_init_and_nothing_more_than_needed(name: str) -> None:
+    """tini is PID 1 already; an engine's init above it would take the stop signal's place in the order."""
+    for forbidden in ("init", "privileged", "network_mode", "pid", "ipc", "cap_add", "security_opt"):
+        assert forbidden not in dev(name, TORCHTAP_CA_BUNDLE="x"), forbidden
+
+
+def test_memory_limits_that_training_needs() -> None:
+    assert dev()["shm_size"] == "8gb"
+    assert dev()["ulimits"] == {"memlock": "-1", "stack": 67108864}
+
+
+def test_state_lives_in_volumes_and_code_on_the_host() -> None:
+    assert dev()["volumes"] == ["./workspace:/workspace", "home:/home/dev", "state:/var/lib/torchtap"]
+    assert set(load("compose.yaml")["volumes"]) == {"home", "state"}
+
+
+def test_a_crash_restarts_it_and_logs_do_not_fill_the_disk() -> None:
+    assert dev()["restart"] == "unless-stopped"
+    assert dev()["logging"] == {
+        "driver": "json-file",
+        "options": {"max-size": "10m", "max-file": "3"},
+    }
+
+
+@pytest.mark.parametrize("seconds", ["", "60"], ids=["default", "set"])
+def test_compose_and_the_image_have_the_same_grace_period(seconds: str) -> None:
+    service = dev(STOP_GRACE=seconds)
+    grace = service["environment"]["TORCHTAP_STOP_GRACE"]
+    assert service["stop_grace_period"] == f"{grace}s"
+    assert grace == (seconds or "30")
+
+
+def test_variables_are_those_of_the_image_and_their_defaults_are_accepted() -> None:
+    environment = dev()["environment"]
+    known = {variable.name for variable in VARIABLES}
+    assert set(environment) <= known
+    settings = Settings.read(environment)
+    assert (settings.selftest, settings.stop_grace_s, settings.uid) == ("warn", 30.0, None)
+
+
+def test_variables_that_the_head_names_are_those_that_are_read() -> None:
+    text = (ROOT / "compose.yaml").read_text()
+    head = text[: text.index("\nname:")]
+    named = set(re.findall(r"\b[A-Z][A-Z_]{3,}\b", head.partition("Variables,")[2]))
+    read = {match[1] for match in VARIABLE.finditer(text)}
+    assert named <= read
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_secret_has_its_place_in_a_file(name: str) -> None:
+    assert not re.search(r"(?i)token|password|BEGIN", (ROOT / name).read_text())
+
+
+# ---- by Compose itself ----
+@pytest.mark.parametrize(
+    ("files", "devices"),
+    [
+        (("compose.yaml",), [{"driver": "nvidia", "device_ids": ["all"], "capabilities": ["gpu"]}]),
+        (("compose.yaml", "compose.cpu.yaml"), None),
+        (
+            ("compose.yaml", "compose.cdi.yaml"),
+            [{"driver": "cdi", "device_ids": ["nvidia.com/gpu=all"], "capabilities": ["gpu"]}],
+        ),
+    ],
+    ids=["GPU", "CPU", "CDI"],
+)
+def test_compose_reads_them_so_too(files: tuple[str, ...], devices: list[object] | None) -> None:
+    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode:
+        pytest.skip("docker compose is not installed (tests/engine brings one)")
+    flags = [word for name in files for word in ("-f", name)]
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "DOCKER_CONFIG")}
+    done = subprocess.run(
+        ["docker", "compose", "--env-file", "/dev/null", *flags, "config", "--format", "json"],
+        cwd=ROOT, env=kept, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    service = json.loads(done.stdout)["services"]["dev"]
+    found = service["deploy"]["resources"]["reservations"].get("devices") if service.get("deploy") else None
+    assert (found or None) == devices
+    assert {port["host_ip"] for port in service["ports"]} == {"127.0.0.1"}
+    assert service["ulimits"]["memlock"] == -1 or service["ulimits"]["memlock"] == {"soft": -1, "hard": -1}
