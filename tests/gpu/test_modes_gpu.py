@@ -19,7 +19,7 @@ from torchtap.modes.emulate import would_use_cudnn
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="gpu"),
 ]
 CUDA = torch.device("cuda")
 

@@ -151,5 +151,5 @@ def test_a_cdi_specification_brings_the_gpu_too(with_cdi: Engine, run: Run) -> N
 
 
 def test_a_host_without_the_toolkit_answers_as_readme_says(without_gpu: Engine, image: str) -> None:
-    with pytest.raises(EngineError, match='could not select device driver "nvidia" with capabilities'):
+    with pytest.raises(EngineError, match=r'could not select device driver "[a-z]*" with capabilities'):
         without_gpu.docker("run", "--rm", "--gpus", "all", image, "true")

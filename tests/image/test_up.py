@@ -38,8 +38,10 @@ class Checkout:
         (home / ".ssh").mkdir(parents=True)
         (home / ".ssh" / "id_ed25519.pub").write_text(key.with_suffix(".pub").read_text())
         self.ssh_port, self.jupyter_port = free_port(), free_port()
+        # Nothing of this run's own make, nor of the user's wishes.
+        dropped = ("SSH_AUTH_SOCK", "VARIANT", "ARGS", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")
         self.env = {
-            **{name: value for name, value in engine.env.items() if name not in ("SSH_AUTH_SOCK", "VARIANT")},
+            **{name: value for name, value in engine.env.items() if name not in dropped},
             "HOME": str(home),
             "COMPOSE_PROJECT_NAME": f"torchtap-up-{os.getpid()}",
             "BASE_IMAGE": base,
