@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,3 +77,12 @@ def places(root: Path) -> dict[str, Path | tuple[Path, ...]]:
         "BIN": root / "bin",
         "NOTEBOOKS": root / "notebooks",
     }
+
+
+def ignored_by_python(status: str) -> list[signal.Signals]:
+    """Of the signals that Python ignores for itself, those that the line SigIgn of /proc/PID/status names.
+
+    Others may have been ignored already by what started the tests.
+    """
+    mask = int(status.partition("SigIgn:")[2].split()[0], 16)
+    return [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if mask >> (number - 1) & 1]
