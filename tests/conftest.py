@@ -17,19 +17,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # noqa: ANN201
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     report = yield
     if report.skipped and isinstance(report.longrepr, tuple):
         item.config.stash[SKIPPED].append((item.nodeid, report.longrepr[2].removeprefix("Skipped: ")))
     return report
 
 
+def unexpected(config: pytest.Config) -> list[tuple[str, str]]:
+    """Skips that may not be, where they may not."""
+    if not os.environ.get("TORCHTAP_TEST_FAIL_ON_SKIP"):
+        return []
+    return [(node, why) for node, why in config.stash[SKIPPED] if not why.lower().startswith("gpu")]
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    unexpected = [
-        (node, why) for node, why in session.config.stash[SKIPPED] if not why.lower().startswith("gpu")
-    ]
-    if unexpected and os.environ.get("TORCHTAP_TEST_FAIL_ON_SKIP"):
-        print("\nTORCHTAP_TEST_FAIL_ON_SKIP: skipped for another reason than a missing GPU:")
-        for node, why in unexpected:
-            print(f"  {node}: {why}")
+    if unexpected(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if found := unexpected(config):
+        terminalreporter.section("skipped for another reason than a missing GPU (TORCHTAP_TEST_FAIL_ON_SKIP)")
+        for node, why in found:
+            terminalreporter.line(f"{node}: {why}")
