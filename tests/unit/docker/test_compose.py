@@ -1,11 +1,8 @@
-"""The Compose files, read as YAML with their variables filled in, and by `docker compose` where it is there."""
+"""The Compose files, read as YAML with their variables filled in. That Compose takes them: tests/image."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -151,33 +148,3 @@ def test_variables_that_the_head_names_are_those_that_are_read() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_no_secret_has_its_place_in_a_file(name: str) -> None:
     assert not re.search(r"(?i)token|password|BEGIN", (ROOT / name).read_text())
-
-
-# ---- by Compose itself ----
-@pytest.mark.parametrize(
-    ("files", "devices"),
-    [
-        (("compose.yaml",), [{"driver": "nvidia", "device_ids": ["all"], "capabilities": ["gpu"]}]),
-        (("compose.yaml", "compose.cpu.yaml"), None),
-        (
-            ("compose.yaml", "compose.cdi.yaml"),
-            [{"driver": "cdi", "device_ids": ["nvidia.com/gpu=all"], "capabilities": ["gpu"]}],
-        ),
-    ],
-    ids=["GPU", "CPU", "CDI"],
-)
-def test_compose_reads_them_so_too(files: tuple[str, ...], devices: list[object] | None) -> None:
-    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode:
-        pytest.skip("docker compose is not installed (tests/engine brings one)")
-    flags = [word for name in files for word in ("-f", name)]
-    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "DOCKER_CONFIG")}
-    done = subprocess.run(
-        ["docker", "compose", "--env-file", "/dev/null", *flags, "config", "--format", "json"],
-        cwd=ROOT, env=kept, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    service = json.loads(done.stdout)["services"]["dev"]
-    found = service["deploy"]["resources"]["reservations"].get("devices") if service.get("deploy") else None
-    assert (found or None) == devices
-    assert {port["host_ip"] for port in service["ports"]} == {"127.0.0.1"}
-    assert service["ulimits"]["memlock"] == -1 or service["ulimits"]["memlock"] == {"soft": -1, "hard": -1}
