@@ -1,8 +1,8 @@
 """Public reports of train/eval mistakes, each as a small reproduction of its own, under emulation.
 
 The numbers C.. are those of a log of public reports; the report is named in each docstring. Written from the
-descriptions of the reports, no code of theirs. Where a report raises on cuDNN it must raise here, at the same point; variants that
-work there must work here.
+descriptions of the reports, no code of theirs. Where a report raises on cuDNN it must raise here, at the same point;
+variants that work there must work here.
 """
 
 # mypy: disallow-untyped-calls=False
