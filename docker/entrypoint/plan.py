@@ -223,6 +223,8 @@ def _instead(facts: Facts, folder: Folder, what: str, kept: str, notices: list[N
         )
     owner = f"{facts.uid}:{facts.gid}"
     mount = "a volume there" if facts.is_root else f"a folder there that belongs to {owner}"
+    if facts.is_root and folder.exists and not folder.read_only:
+        mount += f", or start with -e HOST_UID={folder.uid}, whose it is"
     remedy = f"Using {instead}: {kept} are gone when the container is. Mount {mount}"
     notices.append(Notice("warning", what, text, (remedy,)))
     return instead

@@ -282,32 +282,38 @@ def test_the_images_home_is_given_to_another_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("home", "it"),
+    ("home", "it", "or_else"),
     [
-        (folder(HOME, uid=OTHER, gid=OTHER, writable=False), f"belongs to {OTHER}:{OTHER}, mode 0755"),
-        (folder(HOME, writable=False, is_hosts=True), "belongs to 1000:1000, mode 0755"),
+        (
+            folder(HOME, uid=OTHER, gid=OTHER, writable=False),
+            f"belongs to {OTHER}:{OTHER}, mode 0755",
+            f", or start with -e HOST_UID={OTHER}, whose it is",
+        ),
+        (
+            folder(HOME, writable=False, is_hosts=True),
+            "belongs to 1000:1000, mode 0755",
+            ", or start with -e HOST_UID=1000, whose it is",
+        ),
         (
             folder(HOME, uid=0, gid=0, writable=False, changeable=False, read_only=True),
             "lies on a read-only file system",
+            "",
         ),
-        (Folder(path=HOME, exists=False), "does not exist"),
+        (Folder(path=HOME, exists=False), "does not exist", ""),
     ],
     ids=["another user's", "a folder of the host", "read-only", "not there"],
 )
-def test_a_home_that_is_not_ours_to_give_is_replaced_aloud(home: Folder, it: str) -> None:
+def test_a_home_that_is_not_ours_to_give_is_replaced_aloud(home: Folder, it: str, or_else: str) -> None:
     made = plan(facts(uid=4321, gid=8765, home=home))
     instead = Path("/tmp/torchtap-home-4321")
     assert (made.home, made.home_to_own) == (instead, False)
     assert made.account == Account(4321, 8765, (), str(instead))
     assert made.environment["HOME"] == str(instead)
-    assert made.notices == (
-        Notice(
-            "warning",
-            "home",
-            f"/home/dev cannot be written by uid 4321, gid 8765: it {it}",
-            (f"Using {instead}: settings and caches are gone when the container is. Mount a volume there",),
-        ),
-    )
+    (notice,) = made.notices
+    assert (notice.level, notice.subject) == ("warning", "home")
+    assert notice.text == f"/home/dev cannot be written by uid 4321, gid 8765: it {it}"
+    lost = "settings and caches are gone when the container is"
+    assert notice.more == (f"Using {instead}: {lost}. Mount a volume there{or_else}",)
 
 
 def test_a_user_given_by_number_gets_folders_in_tmp_aloud() -> None:
