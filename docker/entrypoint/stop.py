@@ -48,7 +48,7 @@ class Process:
 
 
 def processes(proc: Path = PROC, below: int | None = None) -> list[Process]:
-    """All processes of the container that can still do something, less PID 1 and this one.
+    """All processes of the container that can still do something, less PID 1, this one and its parent (tini).
 
     `below`: only the descendants of that process, for a container that shares the PID namespace of its host
     (`--pid host`): there /proc shows, and root may end, everything.
@@ -57,7 +57,7 @@ def processes(proc: Path = PROC, below: int | None = None) -> list[Process]:
     wanted = set(seen) if below is None else _descendants(seen, below)
     return [
         _process(proc / str(pid), seen[pid])
-        for pid in sorted(wanted - {1, os.getpid()})
+        for pid in sorted(wanted - {1, os.getpid(), os.getppid()})
         if not seen[pid]["State"].startswith(("Z", "X"))
     ]
 

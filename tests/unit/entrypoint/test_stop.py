@@ -416,6 +416,23 @@ def test_main_leaves_alone_what_is_not_this_containers(tmp_path: Path) -> None:
     assert "sleep 60" not in done.stdout
 
 
+@needs_root
+def test_main_does_not_wait_for_tini_below_another_init(tmp_path: Path) -> None:
+    """`docker run --init`: tini is not PID 1 then, and it ends only after stop has."""
+    (tmp_path / paths.STARTED).write_text('{"stop_grace_s": 5}')
+    (tmp_path / "main.py").write_text(MAIN.format(run=str(tmp_path)))
+    (tmp_path / "tini.sh").write_text(f"{sys.executable} -S main.py\ntrue\n")
+    script = """
+        sleep 60 & other=$!
+        begin=$(date +%s%N)
+        /bin/sh tini.sh
+        echo $(( ($(date +%s%N) - begin) / 1000000 ))
+        kill -0 $other 2>/dev/null && echo other lives"""
+    done = in_a_pid_namespace(script, tmp_path)
+    assert done.stderr == ""
+    assert int(done.stdout) < 3000
+
+
 def test_a_pid_1_among_our_own_mounts_is_ours(tmp_path: Path) -> None:
     """`--init`: tini is not PID 1, but what `docker exec` started is this container's all the same."""
     proc = tmp_path / "proc"
