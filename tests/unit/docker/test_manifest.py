@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import importlib.util
 import json
 import sys
@@ -45,6 +46,12 @@ def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path, variant:
 
 
 # ---- differences ----
+def test_its_examples_are_right(manifest: ModuleType) -> None:
+    found = doctest.testmod(manifest)
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
 @pytest.mark.parametrize(
     ("expected", "found", "lines"),
     [
