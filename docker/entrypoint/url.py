@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from entrypoint import paths
+from entrypoint.account import acting_as
 
 USAGE = """usage: torchtap-url [--help]
 
@@ -30,7 +31,8 @@ def main(words: list[str]) -> int:
         print(f"torchtap-url: JupyterLab does not run in this container{role}", file=sys.stderr)
         return 1
     try:
-        token = (Path(started["state"]) / paths.TOKEN).read_text().strip()
+        with acting_as(started["uid"], started["gid"]):  # the file lies where the user could put a link
+            token = paths.read(Path(started["state"]) / paths.TOKEN).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         print(f"torchtap-url: the token cannot be read: {error}", file=sys.stderr)
         return 1

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from entrypoint import paths, url
+
+from .conftest import GID, UID, needs_root
 
 
 @pytest.fixture
@@ -15,7 +18,13 @@ def started(image: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("JUPYTER_PORT", raising=False)
     state = image / "var/lib/torchtap"
     (state / "jupyter-token").write_text("0123abcd\n")
-    says = {"role": "dev", "services": ["sshd", "jupyter"], "state": str(state)}
+    says = {
+        "role": "dev",
+        "services": ["sshd", "jupyter"],
+        "state": str(state),
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+    }
     (image / "run/torchtap" / paths.STARTED).write_text(json.dumps(says))
     return state
 
@@ -68,3 +77,18 @@ def test_usage_goes_where_it_was_asked_for(
     assert url.main(words) == code
     out, err = capsys.readouterr()
     assert (out, err) == ((url.USAGE, "") if code == 0 else ("", url.USAGE))
+
+
+@needs_root
+def test_a_link_in_place_of_the_token_is_not_followed_by_root(
+    started: Path, open_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = open_path / "secret"
+    secret.write_text("secret\n")
+    secret.chmod(0o600)
+    (started / "jupyter-token").unlink()
+    (started / "jupyter-token").symlink_to(secret)
+    file = started.parents[2] / "run/torchtap" / paths.STARTED
+    file.write_text(json.dumps({**json.loads(file.read_text()), "uid": UID, "gid": GID}))
+    assert url.main([]) == 1
+    assert "secret\n" not in "".join(capsys.readouterr())
