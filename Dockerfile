@@ -84,6 +84,9 @@ HEALTHCHECK --interval=30s --timeout=10s --start-period=120s --start-interval=1s
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/bin/tini", "-s", "--", "/opt/torchtap/bin/start"]
 CMD ["dev"]
+LABEL org.opencontainers.image.title="torchtap" \
+      org.opencontainers.image.description="PyTorch with JupyterLab and SSH, and a self-test for the GPU" \
+      org.opencontainers.image.licenses="Apache-2.0"
 
 # ---- What the image says of itself: equal to the manifest, by test -------------------------------------------------------
 # NVIDIA_REQUIRE_CUDA: the base asks for its own minor version of CUDA. The wheels need only the major (minor-version
@@ -91,20 +94,14 @@ CMD ["dev"]
 FROM app AS final-cu130
 ARG BASE_IMAGE
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility NVIDIA_REQUIRE_CUDA="cuda>=13.0"
-LABEL org.opencontainers.image.title="torchtap" \
-      org.opencontainers.image.description="PyTorch with JupyterLab and SSH, and a self-test for the GPU" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.base.name="${BASE_IMAGE:-nvidia/cuda:13.0.2-base-ubuntu24.04}" \
+LABEL org.opencontainers.image.base.name="${BASE_IMAGE:-nvidia/cuda:13.0.2-base-ubuntu24.04}" \
       torchtap.variant="cu130" torchtap.torch="2.14.1" torchtap.cuda="13.0" torchtap.cudnn="92400" \
       torchtap.nccl="2.30.7" torchtap.arch_list="sm_75 sm_80 sm_86 sm_90 sm_100 sm_120" torchtap.driver_floor="580.65.6"
 
 FROM app AS final-cu128
 ARG BASE_IMAGE
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility NVIDIA_REQUIRE_CUDA="cuda>=12.0"
-LABEL org.opencontainers.image.title="torchtap" \
-      org.opencontainers.image.description="PyTorch with JupyterLab and SSH, and a self-test for the GPU" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.base.name="${BASE_IMAGE:-nvidia/cuda:12.8.1-base-ubuntu24.04}" \
+LABEL org.opencontainers.image.base.name="${BASE_IMAGE:-nvidia/cuda:12.8.1-base-ubuntu24.04}" \
       torchtap.variant="cu128" torchtap.torch="2.9.1" torchtap.cuda="12.8" torchtap.cudnn="91002" \
       torchtap.nccl="2.27.5" torchtap.arch_list="sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120" \
       torchtap.driver_floor="525.60.13"
@@ -112,10 +109,7 @@ LABEL org.opencontainers.image.title="torchtap" \
 FROM app AS final-cu126
 ARG BASE_IMAGE
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility NVIDIA_REQUIRE_CUDA="cuda>=12.0"
-LABEL org.opencontainers.image.title="torchtap" \
-      org.opencontainers.image.description="PyTorch with JupyterLab and SSH, and a self-test for the GPU" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.base.name="${BASE_IMAGE:-nvidia/cuda:12.6.3-base-ubuntu24.04}" \
+LABEL org.opencontainers.image.base.name="${BASE_IMAGE:-nvidia/cuda:12.6.3-base-ubuntu24.04}" \
       torchtap.variant="cu126" torchtap.torch="2.14.1" torchtap.cuda="12.6" torchtap.cudnn="91002" \
       torchtap.nccl="" torchtap.arch_list="sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90" torchtap.driver_floor="525.60.13"
 
@@ -123,10 +117,7 @@ FROM app AS final-cpu
 ARG BASE_IMAGE
 # void: no GPU even where the NVIDIA runtime is Docker's default.
 ENV NVIDIA_VISIBLE_DEVICES=void TORCHTAP_DEVICE=cpu
-LABEL org.opencontainers.image.title="torchtap" \
-      org.opencontainers.image.description="PyTorch with JupyterLab and SSH, and a self-test for the GPU" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.base.name="${BASE_IMAGE:-ubuntu:24.04}" \
+LABEL org.opencontainers.image.base.name="${BASE_IMAGE:-ubuntu:24.04}" \
       torchtap.variant="cpu" torchtap.torch="2.14.1" torchtap.cuda="" torchtap.cudnn="" torchtap.nccl="" \
       torchtap.arch_list="" torchtap.driver_floor=""
 
