@@ -38,7 +38,8 @@ def emulate_cudnn() -> Iterator[None]:
     So backward through a call whose **forward ran in eval mode** raises `RuntimeError: cudnn RNN backward can
     only be called in training mode`; double backward raises libtorch's own `NotImplementedError`.
 
-    Context manager and decorator. Open for the whole process, like `torch.backends.cudnn.enabled`; may be
+    Context manager, and decorator of plain functions: the body of a generator or coroutine runs when the
+    decorator has closed already. Open for the whole process, like `torch.backends.cudnn.enabled`; may be
     nested and used from several threads. After the last exit CPU RNNs are what they were before; graphs made
     inside keep the rule.
 
@@ -48,7 +49,8 @@ def emulate_cudnn() -> Iterator[None]:
 
     Not imitated: cuDNN's own random stream, speed, memory and rounding; the warning about weights that are
     not one chunk of memory; direct calls of `torch.lstm` and its like; modules scripted with
-    `torch.jit.script` before, and scripting an RNN inside is refused. What `torch.jit.trace` records inside keeps
+    `torch.jit.script` before, and scripting an RNN inside is refused (torch keeps the half-made class, so after
+    such a refusal scripting RNNs needs a new process). What `torch.jit.trace` records inside keeps
     the rule for good. Exported RNNs never reach cuDNN, here as on a GPU.
 
     Raises `RuntimeError` if another package has registered CPU kernels for cuDNN's RNN already.
@@ -137,7 +139,9 @@ def _redirect(name: str) -> Callable[..., Any]:
         return _call_cudnn(_REDIRECTED[name], x, call, packed)
 
     # torch.jit.script cannot compile this, and shows the next line when it says so: hence the remark there.
-    def redirected(*args: Any, **kwargs: Any) -> Any:  # to script an RNN, leave emulate_cudnn() first
+    def redirected(
+        *args: Any, **kwargs: Any
+    ) -> Any:  # to script an RNN in a new process, leave emulate_cudnn() first
         # An RNN in a graph is decomposed and never reaches cuDNN, on a GPU too: exported, or allow_rnn is set.
         if torch.compiler.is_compiling() and (
             not torch.compiler.is_dynamo_compiling() or torch._dynamo.config.allow_rnn

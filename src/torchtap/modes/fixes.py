@@ -20,7 +20,8 @@ def differentiable_eval(model: Model) -> Iterator[Model]:
     Inside, every `nn.LSTM`, `nn.GRU` and `nn.RNN` of `model` (any device, any dtype) is in train mode with
     its dropout set to 0, so that cuDNN keeps what backward needs; every other module is in eval mode. After
     it, and after an exception, each module's own mode and each RNN's dropout are what they were. May be
-    nested; also a decorator (`@differentiable_eval(model)`). Yields `model`.
+    nested; also a decorator of plain functions (`@differentiable_eval(model)`), not of generators or coroutines,
+    whose body runs when the decorator has closed already. Yields `model`.
 
     What it costs: cuDNN's reserve memory for each RNN call, as in training. Under `torch.no_grad()` nothing
     is gained, use plain `eval()` there. Modes are set by writing `training`, so that a `train()` or `eval()`

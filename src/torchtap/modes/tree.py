@@ -44,8 +44,9 @@ class ModuleModes:
 
     @property
     def title(self) -> str:
-        """Name and class, as `print(model)` shows them."""
-        return f"{self.name}: {self.class_name}" if self.path else self.name
+        """Name and class, as `print(model)` shows them; control characters escaped, as they move the cursor."""
+        title = f"{self.name}: {self.class_name}" if self.path else self.name
+        return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in title)
 
     def cells(self) -> tuple[str, str, str]:
         """What the table says of this module, beside its title."""

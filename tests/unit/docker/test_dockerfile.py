@@ -70,7 +70,7 @@ def test_base_is_the_tables(name: str) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_labels_are_the_tables(name: str) -> None:
-    assert pairs(f"final-{name}", "LABEL") == labels_of(VARIANTS[name])
+    assert pairs("app", "LABEL") | pairs(f"final-{name}", "LABEL") == labels_of(VARIANTS[name])
 
 
 @pytest.mark.parametrize("name", VARIANTS)

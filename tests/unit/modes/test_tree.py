@@ -175,6 +175,13 @@ def test_html_is_escaped_and_complete() -> None:
     assert "mode.mixed at &lt;b&gt;" in html
 
 
+def test_control_characters_in_names_do_not_reach_the_terminal() -> None:
+    tree = modes.describe(nn.ModuleDict({"a\n\x1b[31mb": nn.Linear(1, 1)}))
+    for drawn in (str(tree), tree._repr_html_()):
+        assert "\x1b" not in drawn
+        assert "a\\n\\x1b[31mb: Linear" in drawn
+
+
 def test_names_with_markup_are_shown_as_they_are() -> None:
     net = nn.Sequential()
     net.add_module("[red]", nn.Linear(2, 2))
