@@ -7,6 +7,8 @@ import os
 import pty
 import re
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import time
@@ -174,6 +176,84 @@ def test_the_file_is_the_json_and_replaces_what_was_there(tmp_path: Path):
     assert json.loads(file.read_text())["verdict"] == "pass"
     assert file.stat().st_mode & 0o777 == 0o644
     assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path):
+    """Also where it points to nothing yet."""
+    (tmp_path / "kept").mkdir()
+    file, link = tmp_path / "kept" / "report.json", tmp_path / "latest.json"
+    link.symlink_to(file)
+    for _ in range(2):
+        assert command(*QUICK, "--output", link).returncode == 0
+        assert link.is_symlink()
+        assert json.loads(file.read_text())["verdict"] == "pass"
+        assert sorted(each.name for each in tmp_path.rglob("*")) == ["kept", "latest.json", "report.json"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_an_existing_file_keeps_its_mode(tmp_path: Path, mode: int):
+    """A private report stays private."""
+    file = tmp_path / "report.json"
+    file.touch()
+    file.chmod(mode)
+    command(*QUICK, "--output", file)
+    assert json.loads(file.read_text())["verdict"] == "pass"
+    assert file.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize("through_link", [False, True])
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path, through_link: bool):
+    """A FIFO stands for all devices: it gets the report and is still there."""
+    fifo, link = tmp_path / "fifo", tmp_path / "link"
+    os.mkfifo(fifo)
+    link.symlink_to(fifo)
+    reader = subprocess.Popen(["cat", str(fifo)], stdout=subprocess.PIPE, text=True)
+    try:
+        done = command(*QUICK, "--output", link if through_link else fifo)
+        assert stat.S_ISFIFO(fifo.lstat().st_mode)
+        assert link.is_symlink()
+        out, _ = reader.communicate(timeout=20)
+    finally:
+        reader.kill()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(out)["verdict"] == "pass"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("redirected", [False, True])
+def test_standard_output_can_be_the_file(tmp_path: Path, redirected: bool):
+    """`--output /dev/stdout`, to a pipe and to a file: the JSON, then the table, nothing overwritten."""
+    words = [sys.executable, "-m", "torchtap.cli", *QUICK, "--output", "/dev/stdout"]
+    file = tmp_path / "out"
+    with file.open("w") as out:
+        done = subprocess.run(
+            words, stdout=out if redirected else subprocess.PIPE, text=True, env=environment(), timeout=120
+        )
+    shown = file.read_text() if redirected else done.stdout
+    report, end = json.JSONDecoder().raw_decode(shown)
+    assert (done.returncode, report["verdict"]) == (0, "pass")
+    assert shown[end:].strip().startswith("PASS")
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_socket_a_loop_and_a_long_name_are_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Exit 2 before the tests run; what stood there still stands there."""
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
+        Path("loop").symlink_to("loop")
+        for name, said in (
+            ("socket", "is a socket"),
+            ("loop", "cannot be written: Too many levels of symbolic links"),
+            ("x" * 300, "cannot be written: File name too long"),
+            ("x" * 300 + "/y", "cannot be written: File name too long"),
+            ("socket/y", "cannot be written: Not a directory"),
+        ):
+            done = command(*QUICK, "--output", name, cwd=tmp_path)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), name
+            assert said in done.stderr
+        assert stat.S_ISSOCK(Path("socket").lstat().st_mode)
+    assert command(*QUICK, "--output", "x" * 255, cwd=tmp_path).returncode == 0  # as long as a name may be
 
 
 def test_json_goes_alone_to_standard_output():

@@ -86,8 +86,8 @@ class Report:
         }
 
     def to_json(self) -> str:
-        """`to_dict` as text, indented by two, with a line end."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+        """`to_dict` as text in ASCII, which every terminal and log can take; indented by two, with a line end."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
 
 
 def _plain(value: object) -> object:
