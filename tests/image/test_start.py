@@ -356,6 +356,24 @@ def test_a_user_given_by_number_works_and_says_what_is_not_kept(run: Run) -> Non
     )
 
 
+READ_ONLY = ("--read-only", "--tmpfs", "/run:mode=1777", "--tmpfs", "/tmp:mode=1777")
+KEPT = ("-v", "/home/dev", "-v", "/var/lib/torchtap", "-v", "/workspace")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (*READ_ONLY, *KEPT),
+        (*READ_ONLY, *KEPT, "--network", "none"),
+        ("--init",),
+    ],
+    ids=["read-only root", "read-only root without a network", "docker's own init"],
+)
+def test_it_starts_with(run: Run, options: tuple[str, ...]) -> None:
+    """Without a network the health check, which asks inside the container, is the one to tell."""
+    run(key=True, env={"TORCHTAP_SELFTEST": "off"}, options=options).wait_healthy()
+
+
 def test_a_crash_of_jupyter_is_mended(run: Run) -> None:
     container = run(key=True, env={"TORCHTAP_SELFTEST": "off"}).wait_healthy()
     token = container.token
