@@ -6,6 +6,7 @@ Exit codes of `torchtap selftest`: 0 pass or warn, 1 fail or unknown, 2 could no
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 import sys
@@ -40,7 +41,7 @@ Examples:
 Exit codes:
   0  pass or warn
   1  fail or unknown
-  2  could not run: a wrong option, an unwritable --output
+  2  could not run: a wrong option, an unwritable --output or standard output
 """
 
 app = typer.Typer(
@@ -121,7 +122,12 @@ def _show(report: Report, *, verbose: bool) -> None:
 
     from torchtap.selftest.report import draw
 
-    draw(report, Console(highlight=False), verbose=verbose)
+    console = Console(highlight=False)
+    # In one piece, and not by rich: it would end the program itself where the reader has gone away.
+    with console.capture() as drawn:
+        draw(report, console, verbose=verbose)
+    sys.stdout.write(drawn.get())
+    sys.stdout.flush()
 
 
 @contextmanager
@@ -219,12 +225,45 @@ def _refuse(message: str, code: int = COULD_NOT_RUN) -> NoReturn:
     raise typer.Exit(code)
 
 
+def _prepare_streams() -> None:
+    """Streams that can take what is written: a closed one takes nothing, a narrow encoding gets escapes."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # closed, as by 2>&-; else the next file that is opened would become this stream
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  # as long as the program
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Let what is still to be written vanish: a second failure at the interpreter's end would be shown."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
 def main() -> None:
     """The entry point of the command."""
+    _prepare_streams()
+    stdout = sys.stdout
     try:
         app()
-    except BrokenPipeError:  # the reader went away, as in `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError as error:
+        if error.filename is not None:  # not about a stream: an error of this program
+            raise
+        _drop_output()
+        if error.errno != errno.EPIPE:  # that is a reader who went away, as in `| head`: nothing to say
+            with suppress(OSError):
+                typer.echo(f"torchtap: standard output cannot be written: {error.strerror}", err=True)
+        sys.exit(COULD_NOT_RUN)
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise
+        _drop_output()  # typer found a broken pipe and put a mute stream there
         sys.exit(COULD_NOT_RUN)
 
 

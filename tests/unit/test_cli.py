@@ -337,6 +337,63 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing_running(tmp_path: Path):
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
+@pytest.mark.parametrize("words", [[*QUICK, "--json"], QUICK, ["selftest", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    ("redirect", "said"),
+    [
+        ("| true", ""),
+        ("> /dev/full", "torchtap: standard output cannot be written: No space left on device\n"),
+    ],
+)
+def test_an_output_that_takes_nothing_is_exit_2(words: list[str], redirect: str, said: str):
+    """A reader that has gone away says nothing, a full disk one line; in every form of output."""
+    line = f"sleep 0.1; {sys.executable} -m torchtap.cli {' '.join(words)} {redirect}"
+    if redirect.startswith("|"):
+        line = f"({line.removesuffix(redirect)}; echo $? >&2) {redirect}"
+    else:
+        line = f"{line}; echo $? >&2"
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, env=environment(), timeout=120
+    )
+    assert done.stderr == f"{said}2\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("option", ["", "--json", "--only nonsense"])
+def test_closed_streams_change_no_exit_code(tmp_path: Path, closed: str, option: str):
+    """As services and cron may start it; what is opened later must not become the stream."""
+    code, file = tmp_path / "code", tmp_path / "report.json"
+    line = f"{sys.executable} -m torchtap.cli {' '.join(QUICK)} --output {file} {option} {closed}; echo $? > {code}"
+    subprocess.run(["bash", "-c", line], capture_output=True, env=environment(), timeout=120)
+    assert code.read_text() == ("2\n" if "nonsense" in option else "0\n")
+    assert "nonsense" in option or json.loads(file.read_text())["verdict"] == "pass"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_any_encoding_can_take_the_report(tmp_path: Path, encoding: str):
+    """What nvidia-smi printed is shown, escaped where it must be; JSON is ASCII always."""
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nprintf '\\346\\227\\245 \\377 lorem\\n'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    env = {"PYTHONIOENCODING": encoding, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    words = ["selftest", "--only", "driver.smi"]
+    done = command(*words, "--skip", "device.nodes", **env)
+    assert (done.returncode, done.stderr) == (1, "")
+    done = command(*words, "--json", **env)
+    assert done.stdout.isascii()
+    assert json.loads(done.stdout)["schema"] == 1
+    refused = command("selftest", "--only", "\u65e5", **env)
+    assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "2", "5", "7", "8", "9", "-3", "wide"])
+def test_any_width_can_take_the_report(columns: str):
+    """A terminal that says 0 is taken for 80 columns."""
+    done = command("selftest", "--device", "cpu", "--skip", "cpu.rnn", COLUMNS=columns)
+    assert (done.returncode, done.stderr) == (0, "")
+    if columns == "0":
+        assert "\nPASS    self-test: 3 passed, 16 skipped; " in done.stdout
+
+
 def test_a_reader_that_goes_away_is_no_traceback():
     """As in `torchtap selftest | head -1`."""
     done = subprocess.run(

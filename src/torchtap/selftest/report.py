@@ -36,6 +36,8 @@ COUNTED = {
 SUMMARY = {"driver.smi": "", "driver.version": "driver ", "torch.build": "", "torch.cudnn": ""}
 MARGIN = 8  # "unknown" and a blank
 ID_WIDTH = 15
+DEFAULT_WIDTH = 80  # where the terminal says 0, as some serial lines do
+LEAST_WIDTH = 40  # narrower, the terminal wraps
 # Skips of one kind in one phrase; the rest by their own reason.
 SKIPS = {
     "needs": "{n} that need{s} {need}: not tested",
@@ -46,6 +48,7 @@ SKIPS = {
 
 def draw(report: Report, console: Console, *, verbose: bool = False) -> None:
     """Print the report at the console's width. `verbose`: every check on a line of its own as well."""
+    console.width = max(console.width or DEFAULT_WIDTH, LEAST_WIDTH)
     for status in NEEDS_ATTENTION:
         for result in report.results:
             if result.status is status and not _follows(result, report):

@@ -94,6 +94,13 @@ def test_no_line_is_wider_than_the_terminal(scenario: Scenario, width: int):
         assert width < 80 or len(line) <= 80
 
 
+@pytest.mark.parametrize("width", [0, 1, 5, 8, 9, 39])
+@pytest.mark.parametrize("title", EXPECTED)
+def test_an_impossible_width_still_gives_a_report(title: str, width: int):
+    """0 is no width at all: 80; else 40 columns, and the terminal wraps."""
+    assert text(REPORTS[title], width) == text(REPORTS[title], 40 if width else 80)
+
+
 def test_a_command_to_paste_is_never_broken():
     """Even on a narrow terminal: it stands on a line of its own."""
     assert "        make up        # or: docker run --gpus all IMAGE\n" in text(
