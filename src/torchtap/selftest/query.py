@@ -108,6 +108,7 @@ class _Conversation:
             self._refused += fields
             return
         self._judgements.append(judged)
+        self._compare(row.gpu for row in judged.rows)
         self.rows = _joined(self.rows, judged.rows)
 
     def list_mig(self, enabled: list[int]) -> None:
@@ -116,6 +117,20 @@ class _Conversation:
         self._answers.append(answer)
         self._judgements.append(judged)
         self._listed = answer.text
+        self._compare(gpu.index for gpu in read_list(answer.text)[0])
+
+    def _compare(self, answered: Iterable[int | None]) -> None:
+        """A GPU that is not in every answer, or twice in one, may be on its way out: nobody can say that it is well."""
+        now = list(answered)
+        before = [row.gpu for row in self.rows] or now
+        if not now:  # an answer without GPUs has a judgement of its own
+            return
+        odd = {gpu for gpu in (*before, *now) if gpu not in before or gpu not in now or now.count(gpu) > 1}
+        for gpu in sorted(odd, key=str):
+            how = "twice in one answer" if now.count(gpu) > 1 else "in one answer and not in the other"
+            line = f"GPU {'?' if gpu is None else gpu} is {how} of nvidia-smi"
+            finding = Finding(gpu, "smi_unreadable", Verdict.UNKNOWN, {"what": line}, line)
+            self._judgements.append(Judgement(Verdict.UNKNOWN, (finding,), rows=self.rows))
 
     def _ask(
         self, options: list[str], kind: Kind | None = None, mig_enabled: Sequence[int] = ()

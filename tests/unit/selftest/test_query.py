@@ -195,3 +195,53 @@ def test_nvidia_smi_is_found_on_path_even_if_it_cannot_run(tmp_path: Path, monke
     assert find_smi() == str(script)
     script.chmod(0o755)
     assert find_smi() == str(script)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [((0, 1), (0,)), ((0,), (0, 1)), ((1,), (0, 1)), ((0, 0), (0, 0)), ((0, 1), (0, 0))]
+)
+def test_a_gpu_that_is_not_in_every_answer_is_unknown(first: tuple[int, ...], second: tuple[int, ...]):
+    """It may be on its way out; what one answer says of it does not make it well."""
+
+    def run(command: list[str], *, timeout_s: float) -> Answer:
+        fields = command[1].partition("=")[2].split(",")
+        shown = first if "name" in fields else second
+        texts = [
+            {"index": str(n), "name": "NVIDIA T4", "uuid": f"GPU-0000007{n}-0000-0000-0000-000000000000"}
+            for n in shown
+        ]
+        known = {"compute_cap": "7.5", "gpu_recovery_action": "None"}
+        lines = [
+            ", ".join(cells[field] if field in cells else known.get(field, "[N/A]") for field in fields)
+            for cells in texts
+        ]
+        return Answer(command=tuple(command), text="\n".join(lines), rc=0)
+
+    facts = ask_smi(FIELDS, find=lambda: "nvidia-smi", run=run)
+    assert facts.judgement is not None
+    assert facts.judgement.verdict.value == "unknown"
+    assert {cause for _, cause in facts.judgement.causes} == {"smi_unreadable"}
+
+
+def test_a_gpu_in_mig_mode_that_is_not_listed_is_unknown():
+    """`-L` names every GPU that the questions before named."""
+
+    def run(command: list[str], *, timeout_s: float) -> Answer:
+        known = {"name": "NVIDIA H100", "mig.mode.current": "Enabled", "compute_cap": "9.0"}
+        uuids = [f"GPU-0000007{n}-0000-0000-0000-000000000000" for n in (0, 1)]
+        if command[1] == "-L":
+            mig = "  MIG 1g.10gb     Device  0: (UUID: MIG-00000070-0000-0000-0000-000000000000)"
+            return Answer(
+                command=tuple(command), text=f"GPU 0: NVIDIA H100 (UUID: {uuids[0]})\n{mig}\n", rc=0
+            )
+        fields = command[1].partition("=")[2].split(",")
+        lines = [
+            ", ".join({**known, "index": str(n), "uuid": uuids[n]}.get(field, "[N/A]") for field in fields)
+            for n in (0, 1)
+        ]
+        return Answer(command=tuple(command), text="\n".join(lines), rc=0)
+
+    facts = ask_smi(FIELDS, find=lambda: "nvidia-smi", run=run)
+    assert facts.judgement is not None
+    assert facts.judgement.verdict.value == "unknown"
+    assert (1, "smi_unreadable") in facts.judgement.causes
