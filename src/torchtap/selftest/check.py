@@ -66,6 +66,7 @@ SKIP_REASONS: dict[str, str] = {
     "left_out": "left out with --skip",
     "left_alone": "not tried: it would ask the driver, which does not answer",
     "not_reported": "this GPU does not report it",
+    "not_permitted": "not permitted: this user may not read it, as in a container with one MIG instance",
     "not_applicable": "does not apply here",
 }
 

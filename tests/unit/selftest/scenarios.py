@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.child import AFTER
 from torchtap.selftest.examples import GOOD_STEPS, H200, HOST, T4, child_answer, good, smi_answers
 from torchtap.selftest.facts import Facts, SmiFacts
@@ -83,6 +84,12 @@ def rows(*changes: Mapping[str, str]) -> Facts:
     ]
     answered = child(torch__cuda={"gpus": seen}).child
     return replace(good(), smi=smi_answers(gpus), child=answered)
+
+
+def denied(*checks: str) -> dict[str, str]:
+    """Cells of these checks that this user may not read."""
+    fields = [read for check in CHECKS if check.id in checks for read in check.reads]
+    return {name.removeprefix("smi:"): "[Insufficient Permissions]" for name in fields}
 
 
 def said(text: str, rc: int = 255, **options: object) -> Facts:
@@ -282,8 +289,28 @@ SCENARIOS = [
     Scenario("action", rows({"gpu_recovery_action": "Reset"}), "gpu.state", "fail", "recovery_needed"),
     Scenario("error cell", rows({"temperature.gpu": "ERR!"}), "gpu.state", "fail", "gpu_unreadable"),
     Scenario(
-        "broken sensor", rows({"fabric.state": "[Unknown Error]"}), "gpu.state", "warn", "field_unreadable"
+        "broken sensor",
+        rows({"temperature.gpu.tlimit": "[Unknown Error]"}),
+        "gpu.state",
+        "warn",
+        "field_unreadable",
     ),
+    Scenario(
+        "an error instead of the action",
+        rows({}, {"gpu_recovery_action": "[Unknown Error]"}),
+        "driver.smi",
+        "unknown",
+        "smi_unreadable",
+    ),
+    Scenario("state not permitted", rows(denied("gpu.state")), "gpu.state", "unknown", "no_permission"),
+    Scenario(
+        "nothing permitted of one of two",
+        rows({}, denied("gpu.state", "gpu.ecc", "gpu.clocks", "gpu.pcie")),
+        "gpu.state",
+        "unknown",
+        "no_permission",
+    ),
+    Scenario("ECC of one of two", rows({}, denied("gpu.ecc")), "gpu.ecc", "unknown", "no_permission"),
     Scenario(
         "MIG without instances",
         replace(

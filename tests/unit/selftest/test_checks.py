@@ -7,7 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.selftest.scenarios import MANIFEST, SCENARIOS, Scenario, bare, child, code, driver, env, rows
+from tests.unit.selftest.scenarios import (
+    MANIFEST,
+    SCENARIOS,
+    Scenario,
+    bare,
+    child,
+    code,
+    denied,
+    driver,
+    env,
+    rows,
+)
 from torchtap.selftest.causes import CAUSES
 from torchtap.selftest.check import SKIP_REASONS
 from torchtap.selftest.checks import CHECKS
@@ -266,3 +277,14 @@ def test_skip_reasons_are_known():
     }
     assert given <= SKIP_REASONS.keys()
     assert given >= {"needs", "by_design", "simulated", "not_reported"}
+
+
+def test_a_mig_container_may_not_read_some_fields():
+    """Skipped with that reason where the state can be read; not where all of it is hidden."""
+    said = results(rows(denied("gpu.ecc", "gpu.clocks", "gpu.pcie")))
+    state = {name: (said[name].status.value, said[name].cause_id) for name in ("gpu.ecc", "gpu.pcie")}
+    assert said["gpu.state"].status is Status.PASS
+    assert set(state.values()) == {("skip", "not_permitted")}
+    assert "not permitted" in str(said["gpu.ecc"].cause)
+    hidden = results(rows(denied("gpu.state", "gpu.ecc", "gpu.clocks", "gpu.pcie")))
+    assert (hidden["gpu.state"].status, hidden["gpu.state"].cause_id) == (Status.UNKNOWN, "no_permission")

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torchtap.selftest.check import Check, Judged, Scope, UnreadableError, failed, passed, skipped, warned
+from torchtap.selftest.check import (
+    Check,
+    Judged,
+    Scope,
+    UnreadableError,
+    failed,
+    passed,
+    skipped,
+    unknown,
+    warned,
+)
 from torchtap.selftest.checks.numbers import compared
 from torchtap.selftest.facts import Facts
 from torchtap.selftest.smi import CellState, Finding, Row, Verdict
@@ -33,11 +43,35 @@ def reported(fields: Sequence[str], causes: Sequence[str]) -> Callable[[Facts], 
         if mine:
             return _from_findings(mine, smi.rows)
         values = _readable(smi.rows, fields)
+        if denied := [row for row in smi.rows if _denied(row, fields)]:
+            # A container with one MIG instance may not read some fields of its GPU. Who may read nothing of a GPU's
+            # state, or nothing of one GPU alone, knows nothing about it.
+            whole = len(denied) == len(smi.rows) and all(_state_is_readable(row) for row in denied)
+            say = skipped if whole else unknown
+            return say(
+                "not_permitted" if whole else "no_permission",
+                "not permitted"
+                if whole
+                else f"{name_gpus(row.gpu for row in denied)}: [Insufficient Permissions]",
+                uid=facts.host.uid,
+            )
         if not values:
             return skipped("not_reported", "not reported by this GPU")
         return passed(f"{count(len(smi.rows), 'GPU')}, nothing to report", fields=values)
 
     return judge
+
+
+def _denied(row: Row, fields: Sequence[str]) -> bool:
+    """Whether this user may not read any of the fields that the GPU has."""
+    states = {row.cells[name].state for name in fields if name in row.cells}
+    return CellState.NOT_PERMITTED in states and CellState.VALUE not in states
+
+
+def _state_is_readable(row: Row) -> bool:
+    """Whether any cell of gpu.state holds a value."""
+    fields = [read.removeprefix("smi:") for read in STATE_CHECKS[0].reads]
+    return any(cell.state is CellState.VALUE for name, cell in row.cells.items() if name in fields)
 
 
 def _readable(rows: Sequence[Row], fields: Sequence[str]) -> dict[str, list[str | None]]:
@@ -164,6 +198,7 @@ STATE_CHECKS = (
             "retirement_pending",
             "pages_retired",
             "ecc_uncorrected_earlier",
+            "no_permission",
         ),
         needs=("gpu.state",),
         source="limits.py: NVIDIA DCGM's limits (63 retired pages, 512 remapped rows); any new uncorrected error",
@@ -173,7 +208,7 @@ STATE_CHECKS = (
         "gpu.clocks",
         "Is a GPU slowed down by heat or power?",
         ("clocks_throttle_reasons.active", "temperature.gpu", "temperature.gpu.tlimit"),
-        ("too_hot", "thermal_slowdown", "power_brake", "hw_slowdown"),
+        ("too_hot", "thermal_slowdown", "power_brake", "hw_slowdown", "no_permission"),
         needs=("gpu.state",),
         source="limits.py: the four clock reasons of DCGM's diagnostic; 5 C below the limit, or 85 C",
         see="nvidia-smi -q -d PERFORMANCE,TEMPERATURE",
@@ -182,7 +217,7 @@ STATE_CHECKS = (
         "gpu.pcie",
         "Does every GPU use all its PCIe lanes?",
         ("pcie.link.width.current", "pcie.link.width.max"),
-        ("pcie_narrow",),
+        ("pcie_narrow", "no_permission"),
         needs=("gpu.state",),
         source="DCGM: narrower is a warning, a quarter or less a failure; the generation is lowered at idle on purpose",
         see="nvidia-smi --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv",

@@ -84,6 +84,7 @@ class Field:
     unknown_to: Driver = ()  # the newest driver that was seen to refuse it; () for none
     gone_from: Driver = ()  # the oldest driver that was seen to refuse it again; () for none
     vital: bool = False  # an error in this cell means that the GPU is in a bad state, not just a sensor
+    deciding: bool = False  # an error in this cell leaves open whether the GPU can be used at all
 
     def worth_asking(self, driver: Driver | None) -> bool:
         """Whether this driver may know the field; yes where the driver is not known."""
@@ -116,21 +117,25 @@ FIELDS: dict[str, Field] = {
     "power.limit": Field(read=number),
     "pstate": Field(read=pstate),
     "persistence_mode": Field(read=switch),
-    "compute_mode": Field(read=compute_mode),
-    "mig.mode.current": Field(read=switch, unknown_to=(418, 226, 0)),
+    "compute_mode": Field(read=compute_mode, deciding=True),
+    "mig.mode.current": Field(read=switch, unknown_to=(418, 226, 0), deciding=True),
     "ecc.mode.current": Field(read=switch),
     "ecc.errors.uncorrected.volatile.total": Field(read=whole, vital=True),
     "ecc.errors.uncorrected.aggregate.total": Field(read=whole, vital=True),
-    "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded": Field(read=yes_no, unknown_to=_550),
+    "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded": Field(
+        read=yes_no, unknown_to=_550, deciding=True
+    ),
     "remapped_rows.correctable": Field(read=whole, unknown_to=_550),
     "remapped_rows.uncorrectable": Field(read=whole, unknown_to=_550, vital=True),
     "remapped_rows.pending": Field(read=yes_no, unknown_to=_550, vital=True),
     "remapped_rows.failure": Field(read=yes_no, unknown_to=_550, vital=True),
     "retired_pages.pending": Field(read=yes_no, vital=True),
     "retired_pages.double_bit.count": Field(read=whole, vital=True),
-    "gpu_recovery_action": Field(read=word, unknown_to=_550),
-    "reset_status.reset_required": Field(read=yes_no, unknown_to=_470, gone_from=_590),
-    "reset_status.drain_and_reset_recommended": Field(read=yes_no, unknown_to=_470, gone_from=_590),
+    "gpu_recovery_action": Field(read=word, unknown_to=_550, deciding=True),
+    "reset_status.reset_required": Field(read=yes_no, unknown_to=_470, gone_from=_590, deciding=True),
+    "reset_status.drain_and_reset_recommended": Field(
+        read=yes_no, unknown_to=_470, gone_from=_590, deciding=True
+    ),
     # The old name: valid on every driver, as an alias on newer ones; only 530.x refuses it.
     "clocks_throttle_reasons.active": Field(read=mask),
     "clocks_event_reasons.active": Field(read=mask, unknown_to=_470),
@@ -138,8 +143,8 @@ FIELDS: dict[str, Field] = {
     "pcie.link.gen.max": Field(read=whole),
     "pcie.link.width.current": Field(read=whole),
     "pcie.link.width.max": Field(read=whole),
-    "fabric.state": Field(read=state_word, unknown_to=_470),
-    "fabric.status": Field(read=state_word, unknown_to=_470),
+    "fabric.state": Field(read=state_word, unknown_to=_470, deciding=True),
+    "fabric.status": Field(read=state_word, unknown_to=_470, deciding=True),
 }
 # Other names of the same fields, as nvidia-smi itself accepts them.
 ALIASES = {

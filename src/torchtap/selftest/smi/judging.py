@@ -302,14 +302,15 @@ def _sentences(lines: Sequence[str]) -> list[Finding]:
     for line in lines:
         if (finding := _sentence(line)) is not None:
             found.append(finding)
-    # A line that nobody knows, beside none that is known, must not pass for health.
-    known = {finding.cause for finding in found}
+    # A line that nobody knows must not pass for health. Only what ends nvidia-smi's answer explains it; a warning
+    # comes beside an answer that is whole.
+    explained = any(finding.verdict in (Verdict.FAIL, Verdict.RETRY) for finding in found)
     strange = [
         line
         for line in lines
         if line.strip() and not texts.COMPANIONS.search(line) and _sentence(line) is None
     ]
-    if strange and not known:
+    if strange and not explained:
         found.append(Finding(None, "smi_unreadable", Verdict.UNKNOWN, {"what": strange[0]}, strange[0]))
     return found
 

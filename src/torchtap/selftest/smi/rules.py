@@ -187,6 +187,10 @@ def error_cells(row: Row) -> list[Said]:
     vital = [name for name in broken if name in FIELDS and FIELDS[name].vital]
     if vital:
         return [Said(Verdict.FAIL, "gpu_unreadable", {"field": vital[0]}, tuple(vital))]
+    deciding = [name for name in broken if name in FIELDS and FIELDS[name].deciding]
+    if deciding:
+        what = f"an error instead of {deciding[0]}"
+        return [Said(Verdict.UNKNOWN, "smi_unreadable", {"what": what}, tuple(deciding))]
     if broken:
         return [Said(Verdict.WARN, "field_unreadable", {"field": broken[0]}, tuple(broken))]
     # A container with one MIG instance may not read some fields; only where it may read none is that a fault.

@@ -58,6 +58,10 @@ def query(**cells: str):
         ({"fan__speed": "[Unknown Error]"}, "warn", "field_unreadable"),
         ({"memory__total": "[GPU requires reset]"}, "fail", "gpu_requires_reset"),
         ({"memory__total": "lorem"}, "unknown", "smi_unreadable"),
+        ({"gpu_recovery_action": "[Unknown Error]"}, "unknown", "smi_unreadable"),
+        ({"fabric__state": "Completed", "fabric__status": "[Unknown Error]"}, "unknown", "smi_unreadable"),
+        ({"reset_status__reset_required": "ERR!"}, "unknown", "smi_unreadable"),
+        ({"compute_mode": "[Timeout]"}, "unknown", "smi_unreadable"),
     ],
 )
 def test_a_value_gives_its_verdict_and_cause(cells: dict[str, str], verdict: str, cause: str):
@@ -115,6 +119,23 @@ def test_a_lost_gpu_is_only_lost():
         "0, 90, 81920, 30\n1, [GPU is lost], [Unknown Error], [GPU is lost]\n", rc=0, command=command
     )
     assert said.causes == ((0, "too_hot"), (1, "gpu_lost"))
+
+
+@pytest.mark.parametrize("strange", ["1, 8155", "lorem ipsum", "1", "1, 81559, 34, 0"])
+def test_a_warning_does_not_explain_a_row_that_cannot_be_read(strange: str):
+    """Only what ends the answer does: a damaged infoROM comes beside whole rows."""
+    command = "nvidia-smi --query-gpu=index,memory.total,temperature.gpu --format=csv,noheader,nounits"
+    warning = "WARNING: infoROM is corrupted at gpu 0000:3B:00.0"
+    whole, half = f"0, 81559, 34\n{warning}\n", f"0, 81559, 34\n{strange}\n{warning}\n"
+    for rc in (0, 14):
+        assert judge(whole, rc, command).verdict is Verdict.WARN
+        assert judge(half, rc, command).verdict is Verdict.UNKNOWN
+    assert judge(
+        half + "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost", 15, command
+    ).causes == (
+        (None, "inforom_corrupt"),
+        (None, "gpu_lost"),
+    )
 
 
 def test_only_unpermitted_cells_are_a_fault_some_are_not():
