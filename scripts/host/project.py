@@ -18,6 +18,7 @@ from host.settings import Settings
 from host.show import Problem, say
 
 SERVICE = "dev"
+SEE = "To see it alone:  docker compose config --quiet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,13 @@ class Compose:
     def container(self) -> dict[str, Any] | None:
         """What `docker inspect` says of the service's container, running or not; None when there is none.
 
-        Raises `Problem` when it belongs to another checkout: compose.yaml names the project, so two share it.
+        Raises `Problem` when it belongs to another checkout (compose.yaml names the project, so two share it),
+        and when Compose or the engine gives no answer: that says nothing about a container.
         """
         listed = self.ask("ps", "--all", "--quiet", SERVICE)
-        if not listed.ok or not listed.out.strip():
+        if not listed.ok:
+            raise failed("Compose cannot say what runs", listed, SEE)
+        if not listed.out.strip():
             return None
         found = inspect(listed.out.split()[0])
         other = checkout_of(found)
@@ -51,9 +55,24 @@ class Compose:
             )
         return found
 
+    def check(self) -> None:
+        """Raises `Problem` with Compose's reason when it cannot read `.env` or the Compose files."""
+        done = self.ask("config", "--quiet")
+        if not done.ok:
+            raise failed("Compose cannot read its configuration", done, SEE)
+
+
+def failed(what: str, done: proc.Done, *do: str) -> Problem:
+    """The reason in one line: the first one that is no warning."""
+    lines = [line.strip() for line in done.err.splitlines() if line.strip() and "level=warning" not in line]
+    return Problem(f"{what}: {lines[0] if lines else done.said}", *do)
+
 
 def inspect(container: str) -> dict[str, Any] | None:
+    """What `docker inspect` says; None for a container that is gone. Raises `Problem` without an answer."""
     answer = proc.ask(["docker", "inspect", container])
+    if not answer.ok and "no such" not in answer.err.lower():
+        raise failed(f"Docker cannot say how the container {container[:12]} is", answer)
     try:
         found = json.loads(answer.out)
     except ValueError:

@@ -132,14 +132,15 @@ def up_local(situation: Situation) -> int:
 # ---- Docker ------------------------------------------------------------------------------------------------------
 
 
-def before(situation: Situation, compose: project.Compose) -> tuple[keys.Keys, bool]:
-    """What must be right before anything is built: keys, ports, workspace. Returns the keys and "runs already"."""
+def before(situation: Situation, chosen: plan.Plan) -> tuple[keys.Keys, bool]:
+    """What must be right before anything is built: keys, files, ports. Returns the keys and "runs already"."""
     paths, settings = situation.paths, situation.settings
     chosen_keys = keys.find(settings, os.environ, Path.home())
     bundle = settings.get("TORCHTAP_CA_BUNDLE")
     if bundle and not (paths.root / Path(bundle).expanduser()).is_file():
         raise Problem(f"TORCHTAP_CA_BUNDLE={bundle}: no such file")
-    container = compose.container()
+    composed(situation, chosen, chosen_keys).check()
+    container = project.plain(paths, settings, os.environ).container()
     ours = {where[1] for each in PORTS if container and (where := project.published(container, each[2]))}
     running = project.is_running(container)
     address = settings.get("BIND_ADDRESS", "127.0.0.1").strip("[]")
@@ -163,8 +164,7 @@ def make_workspace(paths: Paths, settings: Settings) -> None:
 
 def up_docker(situation: Situation, chosen: plan.Plan) -> int:
     paths, settings = situation.paths, situation.settings
-    was = project.plain(paths, settings, os.environ)
-    chosen_keys, ran_before = before(situation, was)
+    chosen_keys, ran_before = before(situation, chosen)
     say("ssh", chosen_keys.named)
     make_workspace(paths, settings)
 
@@ -189,11 +189,17 @@ def up_docker(situation: Situation, chosen: plan.Plan) -> int:
     return 0
 
 
-def built(situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys) -> project.Compose:
-    """The image, built anew where something changed; with BUILD=no the one that is there."""
+def composed(situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys) -> project.Compose:
+    """Compose with all that is decided before a container has told whether there is a GPU."""
     paths, settings = situation.paths, situation.settings
     variables = project.compose_variables(paths, settings, chosen, None, chosen_keys, os.environ)
-    compose = project.Compose(paths, project.environment(os.environ, variables))
+    return project.Compose(paths, project.environment(os.environ, variables))
+
+
+def built(situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys) -> project.Compose:
+    """The image, built anew where something changed; with BUILD=no the one that is there."""
+    settings = situation.settings
+    compose = composed(situation, chosen, chosen_keys)
     if settings.get("BUILD") == "no":
         if not docker.has_image(docker.image(settings, chosen)):
             raise Problem(
@@ -290,8 +296,7 @@ def preflight(argv: Sequence[str]) -> int:
         raise trouble from None
     tell(situation, chosen)
     if chosen.place == plan.DOCKER:
-        compose = project.plain(paths, situation.settings, os.environ)
-        attempt(lambda: say("ssh", before(situation, compose)[0].named))
+        attempt(lambda: say("ssh", before(situation, chosen)[0].named))
         name = docker.image(situation.settings, chosen)
         there = docker.has_image(name)
         say("image", f"{name} {'is here' if there else 'is not built yet: about 3 GB to download'}")

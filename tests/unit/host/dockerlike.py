@@ -18,6 +18,13 @@ NO_CDI = (
     "docker: Error response from daemon: CDI device injection failed: "
     "unresolvable CDI devices nvidia.com/gpu=all\n"
 )
+# What Compose says to a `.env` that it cannot read, whatever it is asked.
+BROKEN: Row = {
+    "when": "^compose (?!version)",
+    "rc": 1,
+    "err": 'time="2026-01-01" level=warning msg="a variable is not set"\n'
+    "failed to read .env: required variable UNSET is missing a value: boo\n",
+}
 TOKEN = "0123456789abcdef"
 
 
@@ -66,6 +73,7 @@ def engine(
         {"when": "^compose version", "out": "2.30.1\n"},
         {"when": "^context inspect", "out": "unix:///var/run/docker.sock\n"},
         {"when": "^ps --filter", "out": ""},
+        {"when": "^compose config"},
         {"when": "^compose ps", "after": UP, "until": "compose down", "out": "c0ffee\n"},
         {"when": "^compose ps", "out": ""},
         {"when": "^inspect", "out": json.dumps([inspect or container()])},

@@ -82,6 +82,34 @@ def test_no_permission_is_not_taken_for_nothing_running(checkout: Checkout) -> N
     assert "this user may not use it" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["down", "status", "url", "logs", "shell", "ssh", "up", "preflight"])
+def test_a_compose_that_fails_is_not_taken_for_nothing_running(checkout: Checkout, name: str) -> None:
+    docker = checkout.fake("docker").answer(*fake.engine(fake.BROKEN))
+    done = checkout.run(name)
+    assert done.returncode == 2
+    reason = "failed to read .env: required variable UNSET is missing a value: boo"
+    assert done.stderr.startswith(f"{name}: Compose cannot ")
+    assert done.stderr.splitlines()[0].endswith(f": {reason}")
+    assert "noth" not in done.stdout
+    assert not docker.called("^(run|compose (build|up|down))")
+    assert not (checkout.root / "workspace").exists()
+    assert not (checkout.root / ".env").exists()
+
+
+def test_an_engine_that_does_not_answer_for_the_container_is_not_taken_for_none(checkout: Checkout) -> None:
+    trouble = {"when": "^inspect", "rc": 1, "err": "error during connect: EOF\n"}
+    checkout.fake("docker").answer(*fake.engine(RUNS, trouble))
+    done = checkout.run("down")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Docker cannot say how the container c0ffee is: error during connect: EOF" in done.stderr
+
+
+def test_a_container_that_vanished_between_two_looks_is_none(checkout: Checkout) -> None:
+    gone = {"when": "^inspect", "rc": 1, "out": "[]\n", "err": "Error: No such object: c0ffee\n"}
+    checkout.fake("docker").answer(*fake.engine(RUNS, gone))
+    assert flat(checkout.run("status").stdout) == "status nothing runs here. Start it: make up"
+
+
 def test_logs_are_those_of_the_container(checkout: Checkout, running: Fake) -> None:
     done = checkout.run("logs")
     assert done.stdout == "the last words\n"
