@@ -104,9 +104,20 @@ def url(paths: Paths, instance: Instance) -> str:
     return f"{instance.base}/lab?token={token(paths)}"
 
 
+def workspace_path(paths: Paths, settings: Settings) -> Path:
+    """Where the user's code lies; it need not be there yet. Raises `Problem` when a file is in the way."""
+    wish = settings.get("WORKSPACE", "./workspace")
+    path = paths.root / Path(wish).expanduser()
+    there = next((each for each in (path, *path.parents) if each.exists()), path)
+    if there.exists() and not there.is_dir():
+        which = "" if there == path else f": {paths.short(there)}"
+        raise Problem(f"WORKSPACE={wish}{which} is a file, not a folder")
+    return path
+
+
 def workspace(paths: Paths, settings: Settings) -> Path:
     """The folder for the user's code, made when it is not there. Raises `Problem` when that is impossible."""
-    path = paths.root / Path(settings.get("WORKSPACE", "./workspace")).expanduser()
+    path = workspace_path(paths, settings)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

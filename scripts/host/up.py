@@ -135,6 +135,11 @@ def up_local(situation: Situation) -> int:
 def before(situation: Situation, chosen: plan.Plan) -> tuple[keys.Keys, bool]:
     """What must be right before anything is built: keys, files, ports. Returns the keys and "runs already"."""
     paths, settings = situation.paths, situation.settings
+    wanted = {variable: int(settings.get(variable, default)) for variable, default, _ in PORTS}
+    if len({*wanted.values()}) < len(wanted):
+        port = next(iter(wanted.values()))
+        raise Problem(f"{' and '.join(wanted)} are both {port}: give two different ports")
+    local.workspace_path(paths, settings)
     chosen_keys = keys.find(settings, os.environ, Path.home())
     bundle = settings.get("TORCHTAP_CA_BUNDLE")
     if bundle and not (paths.root / Path(bundle).expanduser()).is_file():
@@ -144,8 +149,7 @@ def before(situation: Situation, chosen: plan.Plan) -> tuple[keys.Keys, bool]:
     ours = {where[1] for each in PORTS if container and (where := project.published(container, each[2]))}
     running = project.is_running(container)
     address = settings.get("BIND_ADDRESS", "127.0.0.1").strip("[]")
-    for variable, default, _ in PORTS:
-        port = int(settings.get(variable, default))
+    for variable, port in wanted.items():
         if situation.engine.local and not (running and port in ours):
             ports.check(variable, address, port)
     return chosen_keys, running
@@ -153,7 +157,7 @@ def before(situation: Situation, chosen: plan.Plan) -> tuple[keys.Keys, bool]:
 
 def make_workspace(paths: Paths, settings: Settings) -> None:
     """Make the folder before Docker does, which would make it root's."""
-    path = paths.root / Path(settings.get("WORKSPACE", "./workspace")).expanduser()
+    path = local.workspace_path(paths, settings)
     if path.exists():
         return
     local.workspace(paths, settings)
@@ -308,6 +312,7 @@ def preflight(argv: Sequence[str]) -> int:
         attempt(
             lambda: ports.check("JUPYTER_PORT", address, int(situation.settings.get("JUPYTER_PORT", "8888")))
         )
+        attempt(lambda: local.workspace_path(paths, situation.settings))
         attempt(venv.check_python)
     if troubles:
         more = [line for each in troubles[1:] for line in (each.what, *each.do)]

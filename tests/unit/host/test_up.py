@@ -132,6 +132,17 @@ def test_a_gpu_that_is_not_there_ends_before_anything_is_built(checkout: Checkou
         ({"VARIANT": "cu999"}, "up: VARIANT='cu999': one of cu130, cu128, cu126, cpu"),
         ({"SSH_KEY": "/nowhere.pub"}, "up: SSH_KEY=/nowhere.pub: No such file or directory"),
         ({"TORCHTAP_CA_BUNDLE": "/nowhere.pem"}, "up: TORCHTAP_CA_BUNDLE=/nowhere.pem: no such file"),
+        (
+            {"JUPYTER_PORT": "48888", "SSH_PORT": "48888"},
+            "up: JUPYTER_PORT and SSH_PORT are both 48888: give two different ports",
+        ),
+        (
+            {"JUPYTER_PORT": "2222", "SSH_PORT": ""},  # the default counts too
+            "up: JUPYTER_PORT and SSH_PORT are both 2222: give two different ports",
+        ),
+        ({"WORKSPACE": "./Makefile"}, "up: WORKSPACE=./Makefile is a file, not a folder"),
+        ({"WORKSPACE": "./Makefile/a/b"}, "up: WORKSPACE=./Makefile/a/b: Makefile is a file, not a folder"),
+        ({"WORKSPACE": "./Makefile", "MODE": "local"}, "up: WORKSPACE=./Makefile is a file, not a folder"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(checkout: Checkout, env: dict[str, str], line: str) -> None:
@@ -141,6 +152,8 @@ def test_bad_input_is_one_line_and_exit_code_2(checkout: Checkout, env: dict[str
     assert "Traceback" not in done.stderr
     assert not docker.called("compose (build|up)")
     assert not (checkout.root / ".env").exists()
+    assert not (checkout.root / ".venv").exists()
+    assert checkout.run("preflight", env=env).stderr.splitlines()[0] == line.replace("up:", "preflight:")
 
 
 def test_make_passes_words_and_code_on(checkout: Checkout) -> None:
