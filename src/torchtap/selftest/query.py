@@ -54,7 +54,8 @@ def ask_smi(
         driver = _driver(conversation.rows)
         rest = [name for name in wanted if _differs(name) and FIELDS[name].worth_asking(driver)]
         if rest:
-            conversation.query(["index", *rest])
+            # With one field that every GPU has: a row of nothing but [N/A] would prove nothing.
+            conversation.query(["index", *rest, "uuid"])
     if conversation.good and (mig := _mig_enabled(conversation.rows)):
         conversation.list_mig(mig)
     return conversation.facts()

@@ -38,6 +38,31 @@ def number(text: str) -> float:
     return float(found[1])
 
 
+def _within(least: float, most: float = float("inf")) -> Callable[[str], int]:
+    """A reader of whole numbers that can be: fewer than no errors, or a memory of 0 MiB, is no reading."""
+
+    def read(text: str) -> int:
+        value = whole(text)
+        if not least <= value <= most:
+            raise NotThisFormError(text)
+        return value
+
+    return read
+
+
+count = _within(0)
+size = _within(1)
+celsius = _within(-100, 250)  # also the distance to the limit, which is negative above it
+
+
+def power(text: str) -> float:
+    """Watts, none of them negative."""
+    value = number(text)
+    if value < 0:
+        raise NotThisFormError(text)
+    return value
+
+
 def mask(text: str) -> int:
     """`"0x0000000000000001"` as a number."""
     if not re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", text):
@@ -68,7 +93,42 @@ version = _shaped(r"\d{3}(\.\d+){1,3}( \[.*\])?")  # 610 adds "[Deprecated; ...]
 capability = _shaped(r"\d{1,2}\.\d")
 uuid = _shaped(r"(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 bus_id = _shaped(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]")
-name = _shaped(r"[A-Za-z][\w .,()/+-]{1,95}")
+_name_shape = _shaped(r"[A-Za-z][\w .,()/+-]{1,95}")
+# nvml.h's error strings, which have the shape of a name; those that cells.py knows are no values in the first place.
+_NO_NAMES = frozenset(
+    {
+        "uninitialized",
+        "invalid argument",
+        "already initialized",
+        "not found",
+        "insufficient size",
+        "insufficient external power",
+        "driver not loaded",
+        "timeout",
+        "interrupt request issue",
+        "nvml shared library not found",
+        "corrupted inforom",
+        "driver/library version mismatch",
+        "gpu access blocked by the operating system",
+        "operation cannot be performed when device is in use by another client",
+        "insufficient memory",
+        "insufficient resources",
+        "vgpu ecc is not supported",
+        "error",
+        "unknown",
+        "none",
+    }
+)
+
+
+def name(text: str) -> str:
+    """A product's name; an error in its place is none."""
+    folded = text.casefold()
+    if folded in _NO_NAMES or folded.startswith(("unknown error", "gpu is lost", "gpu requires reset")):
+        raise NotThisFormError(text)
+    return _name_shape(text)
+
+
 switch = _shaped(r"Enabled|Disabled|On|Off")
 word = _shaped(r"[A-Za-z][A-Za-z0-9 _/-]{0,60}")
 state_word = _shaped(r"(?:state +)?[A-Za-z][A-Za-z ]{0,40}")  # fabric.state is "state  Completed" on 550
@@ -96,7 +156,7 @@ class Field:
 _470, _550, _590 = (470, 256, 2), (550, 163, 1), (590, 48, 1)
 
 FIELDS: dict[str, Field] = {
-    "index": Field(read=whole, vital=True),
+    "index": Field(read=count, vital=True),
     "name": Field(read=name, vital=True),
     "uuid": Field(read=uuid, vital=True),
     "pci.bus_id": Field(read=bus_id, vital=True),
@@ -104,33 +164,33 @@ FIELDS: dict[str, Field] = {
     "kmd_version": Field(read=version, unknown_to=_590),
     "compute_cap": Field(read=capability, unknown_to=_470),
     "vbios_version": Field(read=_shaped(r"[0-9A-Fa-f]{2}(\.[0-9A-Fa-f]{2}){4}")),
-    "memory.total": Field(read=whole, vital=True),
-    "memory.used": Field(read=whole, vital=True),
-    "memory.free": Field(read=whole, vital=True),
-    "temperature.gpu": Field(read=whole, vital=True),
-    "temperature.gpu.tlimit": Field(read=whole, unknown_to=_470),
-    "temperature.memory": Field(read=whole, unknown_to=(390, 157)),
-    "fan.speed": Field(read=whole),
-    "utilization.gpu": Field(read=whole),
-    "utilization.memory": Field(read=whole),
-    "power.draw": Field(read=number),
-    "power.limit": Field(read=number),
+    "memory.total": Field(read=size, vital=True),
+    "memory.used": Field(read=count, vital=True),
+    "memory.free": Field(read=count, vital=True),
+    "temperature.gpu": Field(read=celsius, vital=True),
+    "temperature.gpu.tlimit": Field(read=celsius, unknown_to=_470),
+    "temperature.memory": Field(read=celsius, unknown_to=(390, 157)),
+    "fan.speed": Field(read=count),
+    "utilization.gpu": Field(read=count),
+    "utilization.memory": Field(read=count),
+    "power.draw": Field(read=power),
+    "power.limit": Field(read=power),
     "pstate": Field(read=pstate),
     "persistence_mode": Field(read=switch),
     "compute_mode": Field(read=compute_mode, deciding=True),
     "mig.mode.current": Field(read=switch, unknown_to=(418, 226, 0), deciding=True),
     "ecc.mode.current": Field(read=switch),
-    "ecc.errors.uncorrected.volatile.total": Field(read=whole, vital=True),
-    "ecc.errors.uncorrected.aggregate.total": Field(read=whole, vital=True),
+    "ecc.errors.uncorrected.volatile.total": Field(read=count, vital=True),
+    "ecc.errors.uncorrected.aggregate.total": Field(read=count, vital=True),
     "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded": Field(
         read=yes_no, unknown_to=_550, deciding=True
     ),
-    "remapped_rows.correctable": Field(read=whole, unknown_to=_550),
-    "remapped_rows.uncorrectable": Field(read=whole, unknown_to=_550, vital=True),
+    "remapped_rows.correctable": Field(read=count, unknown_to=_550),
+    "remapped_rows.uncorrectable": Field(read=count, unknown_to=_550, vital=True),
     "remapped_rows.pending": Field(read=yes_no, unknown_to=_550, vital=True),
     "remapped_rows.failure": Field(read=yes_no, unknown_to=_550, vital=True),
     "retired_pages.pending": Field(read=yes_no, vital=True),
-    "retired_pages.double_bit.count": Field(read=whole, vital=True),
+    "retired_pages.double_bit.count": Field(read=count, vital=True),
     "gpu_recovery_action": Field(read=word, unknown_to=_550, deciding=True),
     "reset_status.reset_required": Field(read=yes_no, unknown_to=_470, gone_from=_590, deciding=True),
     "reset_status.drain_and_reset_recommended": Field(
@@ -139,10 +199,10 @@ FIELDS: dict[str, Field] = {
     # The old name: valid on every driver, as an alias on newer ones; only 530.x refuses it.
     "clocks_throttle_reasons.active": Field(read=mask),
     "clocks_event_reasons.active": Field(read=mask, unknown_to=_470),
-    "pcie.link.gen.current": Field(read=whole),
-    "pcie.link.gen.max": Field(read=whole),
-    "pcie.link.width.current": Field(read=whole),
-    "pcie.link.width.max": Field(read=whole),
+    "pcie.link.gen.current": Field(read=count),
+    "pcie.link.gen.max": Field(read=count),
+    "pcie.link.width.current": Field(read=count),
+    "pcie.link.width.max": Field(read=count),
     "fabric.state": Field(read=state_word, unknown_to=_470, deciding=True),
     "fabric.status": Field(read=state_word, unknown_to=_470, deciding=True),
 }

@@ -14,6 +14,7 @@ from enum import Enum
 
 from torchtap.selftest.smi.cells import Cell, CellState, read_cell
 from torchtap.selftest.smi.fields import ALIASES, FIELDS, NotThisFormError
+from torchtap.selftest.smi.fields import name as product_name
 
 
 class Kind(str, Enum):
@@ -173,7 +174,7 @@ def read_list(text: str) -> tuple[tuple[ListedGpu, ...], tuple[str, ...]]:
     strays: list[str] = []
     for line in text.splitlines():
         gpu, mig = _GPU_LINE.fullmatch(line), _MIG_LINE.fullmatch(line)
-        if gpu:
+        if gpu and _is_name(gpu[2]):
             gpus.append(ListedGpu(int(gpu[1]), gpu[2], gpu[3]))
         elif mig and gpus:
             last = gpus[-1]
@@ -183,14 +184,26 @@ def read_list(text: str) -> tuple[tuple[ListedGpu, ...], tuple[str, ...]]:
     return tuple(gpus), tuple(strays)
 
 
+def _is_name(text: str) -> bool:
+    try:
+        return read_cell(text).state is CellState.VALUE and product_name(text) == text
+    except NotThisFormError:
+        return False
+
+
 # -- nvidia-smi --version ------------------------------------------------------------------------------------------
+def is_version_line(line: str) -> bool:
+    """Whether a line is `NAME version : VALUE`; all others of `--version` are blank or say what is wrong."""
+    return re.match(r"[A-Za-z][A-Za-z -]*\bversion\s*:", line, re.IGNORECASE) is not None
+
+
 def read_version(text: str) -> dict[str, str]:
     """`nvidia-smi --version` as lower-case name -> value. On 610 the old names only say "Deprecated": left out.
 
     >>> read_version("DRIVER version : Deprecated, see KMD\\nKMD version : 610.57.04\\n")
     {'kmd version': '610.57.04'}
     """
-    pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
+    pairs = (line.partition(":") for line in text.splitlines() if is_version_line(line))
     return {
         key.strip().lower(): value.strip()
         for key, _, value in pairs
@@ -203,7 +216,11 @@ _FIRST_LINE = re.compile(r"\|\s+(\d+)\s+(\S.*?)\s{1,}(On|Off|N/A|ERR!)\s*$")
 _BUS_CELL = re.compile(r"\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s+\S+\s*$")
 _SECOND_LINE = re.compile(r"\s*(\S+)\s+(\S+)\s+(\S+)\s+(.+?)\s*/\s*(\S+)\s*$")
 _MEMORY_CELL = re.compile(r"\s*(\d+)\s?MiB\s*/\s*(\d+)\s?MiB\s*$")
-_BANNER = re.compile(r"CUDA (?:UMD )?Version:\s*(\S+)")
+_BANNER = re.compile(r"CUDA (?:UMD )?Version:\s*(\[[^\]]*\]|\S+)")
+# Lines of the frame that are no GPU's: banner, headings, rules, fillers.
+_FRAME = re.compile(r"\|[\s|=+-]*$|\|.*(?:NVIDIA-SMI.*Version|Persistence-M|Pwr:Usage|Memory-Usage|MIG M\.)")
+# What follows has lines of other kinds: MIG devices, then processes, which may have any name.
+_OTHER_PARTS = re.compile(r"\|\s*(?:MIG devices:|No MIG devices found|Processes:)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +246,18 @@ def read_table(text: str) -> Table:
     strays: list[str] = []
     lines = text.splitlines()
     banner = _BANNER.search(text)
+    in_gpus, last = True, -1  # `last`: the last line of the block that was read
     for at, line in enumerate(lines):
         bare = line.strip()
         if not bare or bare[0] in "+|" or _is_date(bare):
+            in_gpus = in_gpus and _OTHER_PARTS.match(bare) is None
             columns = line.rstrip().strip("|").split("|")
             if first := _first_line(line, columns):
-                rows.append(_block(first, columns, lines[at + 1 : at + 3]))
+                following = _rest_of_block(lines[at + 1 : at + 3])
+                rows.append(_block(first, columns, following))
+                last = at + len(following)
+            elif in_gpus and at > last and bare.startswith("|") and not _FRAME.match(bare):
+                strays.append(line)  # where a GPU should be
         else:
             strays.append(line)
     return Table(
@@ -256,6 +279,15 @@ def _first_line(line: str, columns: Sequence[str]) -> re.Match[str] | None:
     return _FIRST_LINE.match("|" + columns[0]) if line.startswith("|") else None
 
 
+def _rest_of_block(lines: Sequence[str]) -> list[str]:
+    """The lines that belong to the block above them: until a rule, another block or another part."""
+    for at, line in enumerate(lines):
+        other = _OTHER_PARTS.match(line) or _first_line(line, line.rstrip().strip("|").split("|"))
+        if other or not line.startswith("|"):
+            return list(lines[:at])
+    return list(lines)
+
+
 def _block(first: re.Match[str], columns: Sequence[str], following: Sequence[str]) -> Row:
     bus = _BUS_CELL.match(columns[1])
     assert bus is not None
@@ -265,17 +297,14 @@ def _block(first: re.Match[str], columns: Sequence[str], following: Sequence[str
         "pci.bus_id": read_cell(bus[1]),
         "ecc.errors.uncorrected.volatile.total": _ecc(columns[2]),
     }
-    words = [first[0], *columns]
-    for line in following:
-        if not line.startswith("|"):
-            break
-        words.append(line)
-    if len(words) > len(columns) + 1:
+    if following:
         cells |= _second(following[0].rstrip().strip("|").split("|"))
-    if len(words) > len(columns) + 2:
+    else:
+        cells["memory.used"] = Cell(CellState.VALUE, "cut off")
+    if len(following) > 1:
         last = following[1].rstrip().strip("|").split("|")[-1]
         cells["mig.mode.current"] = read_cell(last)
-    block = "\n".join(words)
+    block = "\n".join((first[0], *columns, *following))
     # A lost GPU has "GPU is lost" where its memory use would be, and ERR! in the other cells.
     for phrase in ("GPU is lost", "GPU requires reset", "Requires reset"):
         if phrase.casefold() in block.casefold():
@@ -296,11 +325,15 @@ def _second(columns: Sequence[str]) -> dict[str, Cell]:
         cells["fan.speed"] = read_cell(left[1].replace("%", " %"))
         cells["temperature.gpu"] = read_cell(re.sub(r"^(\d+)C$", r"\1", left[2]))
         cells["power.draw"] = read_cell(re.sub(r"^(\d+)W$", r"\1 W", left[4]))
+    else:
+        cells["temperature.gpu"] = Cell(CellState.VALUE, columns[0].strip())
     if len(columns) > 1:
         memory = _MEMORY_CELL.match(columns[1])
         cells["memory.used"] = read_cell(memory[1] if memory else columns[1])
         if memory:
             cells["memory.total"] = read_cell(memory[2])
+    else:
+        cells["memory.used"] = Cell(CellState.VALUE, "cut off")
     return cells
 
 

@@ -13,6 +13,7 @@ from torchtap.selftest.smi.forms import (
     Kind,
     Row,
     fields_of,
+    is_version_line,
     names_every_gpu,
     read_csv,
     read_list,
@@ -153,12 +154,13 @@ def _rows(rows: tuple[Row, ...], strays: Sequence[str]) -> _Seen:
 def _typed_values(row: Row) -> int:
     """How many cells hold a value of the form their field must have. Raises where one does not.
 
-    Fields that Torchtap does not know count for nothing: any text would do for them.
+    Fields that Torchtap does not know count for nothing: any text would do for them. Nor does an index, which
+    counts rows, beside other fields.
     """
     known = [name for name, cell in row.cells.items() if name in FIELDS and cell.state is CellState.VALUE]
     for name in known:
         row.value(name)
-    return len(known)
+    return len([name for name in known if name != "index" or len(row.cells) == 1])
 
 
 def _notes(row: Row) -> list[str]:
@@ -176,10 +178,8 @@ def _notes(row: Row) -> list[str]:
 def _table(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
     table = read_table(text)
     seen = _rows(table.rows, table.strays)
-    if table.cuda_word == "N/A":
-        seen.findings.append(Finding(None, "libcuda_not_injected", Verdict.FAIL))
-    elif table.cuda_word == "ERR!":
-        seen.findings.append(Finding(None, "wrong_libcuda", Verdict.FAIL))
+    if table.cuda_word is not None:
+        seen.findings += _cuda(table.cuda_word)
     if table.no_mig_devices:
         seen.findings.append(Finding(None, "mig_no_instance", Verdict.FAIL))
     # Errors are printed inside the frame too ("No devices were found" of some versions), so it is searched as well;
@@ -187,6 +187,18 @@ def _table(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
     if not table.rows:
         seen.strays = [*seen.strays, *text.partition("Processes:")[0].splitlines()]
     return seen
+
+
+def _cuda(word: str) -> list[Finding]:
+    """What stands after "CUDA Version", in the table, in `--version` and in `-q`."""
+    state = read_cell(word).state
+    if state is CellState.NOT_REPORTED:
+        return [Finding(None, "libcuda_not_injected", Verdict.FAIL)]
+    if state is not CellState.VALUE:
+        return [Finding(None, "wrong_libcuda", Verdict.FAIL)]
+    if re.fullmatch(r"\d+\.\d+", word, re.ASCII) or word.casefold().startswith("deprecated"):
+        return []
+    return [Finding(None, "smi_unreadable", Verdict.UNKNOWN, {"what": f"CUDA Version {word}"})]
 
 
 def _list(text: str, _: str | Sequence[str], mig_enabled: frozenset[int]) -> _Seen:
@@ -207,10 +219,18 @@ def _version(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
     driver = next((said[key] for key in ("kmd version", "driver version") if key in said), "")
     seen = _Seen(
         proved=re.fullmatch(r"\d{3}(\.\d+)+", driver, re.ASCII) is not None,
-        strays=[] if said else text.splitlines(),
+        # A value may be a sentence too.
+        strays=[
+            line for line in text.splitlines() if not is_version_line(line) or _sentence(line) is not None
+        ],
     )
-    if any(value == "N/A" for key, value in said.items() if key.startswith("cuda")):
-        seen.findings.append(Finding(None, "libcuda_not_injected", Verdict.FAIL))
+    for key, value in said.items():
+        if key.startswith("cuda"):
+            seen.findings += _cuda(value)
+        elif read_cell(value).state not in (CellState.VALUE, CellState.NOT_REPORTED):
+            seen.findings.append(
+                Finding(None, "smi_unreadable", Verdict.UNKNOWN, {"what": f"{key} {value}"}, value)
+            )
     return seen
 
 
@@ -218,12 +238,23 @@ def _query(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
     """`-q`: leaves become the fields they are, then the same rules as for csv."""
     by_gpu: dict[int, dict[str, Cell]] = {}
     unlicensed = False
+    findings: list[Finding] = []
+    attached = ""
     for gpu, (path, value) in read_query(text):
         if gpu < 0:
+            if path[-1] == "CUDA Version":
+                findings += _cuda(value)
+            elif read_cell(value).state not in (CellState.VALUE, CellState.NOT_REPORTED):
+                what = f"{path[-1]} {value}"
+                findings.append(Finding(None, "smi_unreadable", Verdict.UNKNOWN, {"what": what}))
+            attached = value if path[-1] == "Attached GPUs" else attached
             continue
         cells = by_gpu.setdefault(gpu, {})
         unlicensed = unlicensed or (path[-1] == "License Status" and value.startswith("Unlicensed"))
-        if (name := _leaf_field(path)) is not None:
+        if read_cell(value).state in (CellState.LOST, CellState.NEEDS_RESET):
+            if path[-1] not in _FREE_TEXT:
+                cells[path[-1]] = read_cell(value)
+        elif (name := _leaf_field(path)) is not None:
             cells.setdefault(name, read_cell(value))
         elif (ecc := texts.QUERY_ECC.search(" ".join(path))) is not None:
             name = f"ecc.errors.uncorrected.{ecc['when'].lower()}.total"
@@ -233,13 +264,28 @@ def _query(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
             before = int(cells.get("clocks_event_reasons.active", Cell(CellState.VALUE, "0x0")).text, 16)
             bits = before | (texts.QUERY_CLOCKS[path[-1].lower()] if active else 0)
             cells["clocks_event_reasons.active"] = Cell(CellState.VALUE, f"0x{bits:x}")
-        elif read_cell(value).state in (CellState.LOST, CellState.NEEDS_RESET):
-            cells[path[-1]] = read_cell(value)
     rows = tuple(Row(gpu, cells) for gpu, cells in by_gpu.items() if cells)
-    seen = _rows(rows, () if by_gpu else text.splitlines())
+    if by_gpu and attached and attached != str(len(by_gpu)):
+        what = f"{attached} attached GPUs, {len(by_gpu)} of them shown"
+        findings.append(Finding(None, "smi_unreadable", Verdict.UNKNOWN, {"what": what}))
+    strays = [line for line in text.splitlines() if not by_gpu or _is_said_in_query(line)]
+    seen = _rows(rows, strays)
+    seen.findings += findings
     if unlicensed:
         seen.findings.append(Finding(None, "vgpu_unlicensed", Verdict.WARN))
     return seen
+
+
+_FREE_TEXT = frozenset({"Name", "Process Name"})  # of processes
+
+
+def _is_said_in_query(line: str) -> bool:
+    """Whether a line of `-q` is no line of its form, or a sentence. A process may be named like one."""
+    key, colon, value = line.partition(" : ")
+    if key.strip() in _FREE_TEXT or (colon and read_cell(value).state is not CellState.VALUE):
+        return False  # a cell that is an error is judged as a cell
+    outside = not colon and line[:1].strip() != "" and not re.match(r"=|GPU [0-9A-Fa-f:.]+\s*$", line)
+    return outside or _sentence(line) is not None
 
 
 def _leaf_field(path: tuple[str, ...]) -> str | None:

@@ -126,7 +126,11 @@ XIDS: tuple[Xids, ...] = (
 XID = re.compile(r"Xid \((?:PCI:)?(?P<bus>[0-9a-f:.]+)\): (?P<xid>\d+)", re.IGNORECASE)
 KERNEL_SENTENCES: tuple[Sentence, ...] = (
     _s(r"fallen off the bus", "gpu_fell_off_bus"),
-    _s(r"RmInitAdapter", "init_failed"),
+    _s(
+        r"RmInitAdapter|rm_init_adapter failed|No NVIDIA (?:GPU|graphics adapter|devices) (?:found|probed)"
+        r"|probe routine failed|None of the NVIDIA (?:graphics adapters|devices) were|not supported by (?:the|open)\b",
+        "init_failed",
+    ),
     _s(r"nvidia-uvm: .*request_free_mem_region\(\) err -34", "hmm_error"),
     _s(r"API mismatch: the (?:client|NVIDIA kernel module)", "driver_library_mismatch"),
 )

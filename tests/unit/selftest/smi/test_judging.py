@@ -55,7 +55,7 @@ def query(**cells: str):
         ),
         ({"memory__total": "[Unknown Error]"}, "fail", "gpu_unreadable"),
         ({"temperature__gpu": "ERR!"}, "fail", "gpu_unreadable"),
-        ({"fan__speed": "[Unknown Error]"}, "warn", "field_unreadable"),
+        ({"fan__speed": "[Unknown Error]", "temperature__gpu": "33"}, "warn", "field_unreadable"),
         ({"memory__total": "[GPU requires reset]"}, "fail", "gpu_requires_reset"),
         ({"memory__total": "lorem"}, "unknown", "smi_unreadable"),
         ({"gpu_recovery_action": "[Unknown Error]"}, "unknown", "smi_unreadable"),
@@ -399,3 +399,186 @@ def test_every_cause_the_tables_name_is_one_of_the_products():
     named = {sentence.cause for sentence in SENTENCES} | {cause for _, cause in NVML_ERRORS}
     named |= {cause for _, cause in EXIT_CODES.values()} | {xids.cause for xids in XIDS if xids.cause}
     assert named <= CAUSES.keys()
+
+
+LISTED = "GPU 0: {name} (UUID: GPU-00000074-0000-0000-0000-000000000000)\n"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "[Unknown Error]",
+        "[N/A]",
+        "[Timeout]",
+        "ERR!",
+        "Unknown Error",
+        "GPU is lost",
+        "Driver Not Loaded",
+        "Not Found",
+    ],
+)
+def test_an_error_in_the_place_of_a_name_is_no_name(name: str):
+    """In `-L` and in csv; a real name passes both."""
+    command = "nvidia-smi --query-gpu=index,name --format=csv,noheader"
+    assert judge(LISTED.format(name="NVIDIA T4"), 0, "nvidia-smi -L").verdict is Verdict.PASS
+    assert judge("0, NVIDIA T4\n", 0, command).verdict is Verdict.PASS
+    for said in (judge(LISTED.format(name=name), 0, "nvidia-smi -L"), judge(f"0, {name}\n", 0, command)):
+        assert said.verdict in (Verdict.UNKNOWN, Verdict.FAIL)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"ecc__errors__uncorrected__volatile__total": "-1"},
+        {"ecc__errors__uncorrected__aggregate__total": "-2147483648"},
+        {"remapped_rows__uncorrectable": "-1"},
+        {"retired_pages__double_bit__count": "-5"},
+        {"memory__total": "0"},
+        {"memory__total": "-1"},
+        {"memory__used": "-1 MiB"},
+        {"power__draw": "-7.5 W"},
+        {"temperature__gpu": "-300"},
+        {"temperature__gpu": "65535"},
+        {"pcie__link__width__max": "-1"},
+    ],
+)
+def test_a_number_that_cannot_be_is_unreadable(cells: dict[str, str]):
+    """Fewer than no errors, no memory at all."""
+    assert query(**cells).causes == ((0, "smi_unreadable"),)
+    assert query(**cells).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("cells", ["[N/A], [N/A]", "[Not Supported], N/A", ", "])
+def test_an_index_alone_proves_no_gpu(cells: str):
+    """It counts rows."""
+    command = "nvidia-smi --query-gpu=index,memory.total,temperature.gpu --format=csv,noheader"
+    assert judge(f"0, {cells}\n", 0, command).verdict is Verdict.UNKNOWN
+    assert judge("0, [N/A], 33\n", 0, command).verdict is Verdict.PASS
+
+
+VERSIONS = (
+    "NVIDIA-SMI version  : 550.163.01\nNVML version        : 550.163\nDRIVER version      : 550.163.01\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "cause"),
+    [
+        ("CUDA Version        : 12.4\n", "pass", None),
+        ("CUDA Version        : N/A\n", "fail", "libcuda_not_injected"),
+        ("CUDA Version        : ERR!\n", "fail", "wrong_libcuda"),
+        ("CUDA Version        : [Unknown Error]\n", "fail", "wrong_libcuda"),
+        ("CUDA Version        : lorem\n", "unknown", "smi_unreadable"),
+        ("Failed to initialize NVML: Driver/library version mismatch\n", "fail", "driver_library_mismatch"),
+        ("NVML version : GPU is lost\n", "fail", "gpu_lost"),
+        ("No devices were found\n", "fail", "no_devices"),
+        ("lorem ipsum\n", "unknown", "smi_unreadable"),
+        ("KMD version : [Unknown Error]\n", "unknown", "smi_unreadable"),
+    ],
+)
+def test_a_version_proves_nothing_beside_an_error(text: str, verdict: str, cause: str | None):
+    """Whichever stands first."""
+    for whole in (VERSIONS + text, text + VERSIONS):
+        said = judge(whole, 0, "nvidia-smi --version")
+        assert (said.verdict.value, dict.fromkeys(each for _, each in said.causes)) == (
+            verdict,
+            {cause: None} if cause else {},
+        )
+
+
+@pytest.mark.parametrize("cuda", ["ERR!", "[Unknown", "[Unknown Error]"])
+def test_the_table_names_the_same_cause_for_cuda(cuda: str):
+    """As `--version` does; cut off it is unknown at least."""
+    said = judge(TABLE.format(**{**FINE, "cuda": cuda}), 0, "nvidia-smi")
+    assert said.verdict in (Verdict.FAIL, Verdict.UNKNOWN)
+
+
+GOOD_BLOCK = TABLE.format(**FINE)
+BLOCK = """\
+|   1  GeForce GTX 1080    Off   | 00000000:02:00.0 Off |                  N/A |
+| 27%   36C    P8      7W / 180W |    1MiB /  8119MiB   |      0%      Default |
++-----------------------------------------------------------------------------+
+"""
+
+
+@pytest.mark.parametrize(
+    ("block", "verdict", "cause"),
+    [
+        (BLOCK, "pass", None),
+        (BLOCK.replace("00000000:02:00.0 Off", "ERR!                "), "unknown", "smi_unreadable"),
+        (BLOCK.splitlines()[0] + "\n", "unknown", "smi_unreadable"),
+        (BLOCK[:40] + "\n", "unknown", "smi_unreadable"),
+        (BLOCK.replace("27%   36C    P8      7W / 180W", "lorem"), "unknown", "smi_unreadable"),
+        (BLOCK.replace("1MiB /  8119MiB", "lorem"), "unknown", "smi_unreadable"),
+        ("| lorem ipsum                                |\n", "unknown", "smi_unreadable"),
+        ("|   1  ERR!                                  |\n", "unknown", "smi_unreadable"),
+        (
+            "| Unable to determine the device handle for GPU 0000:02:00.0: Unknown Error |\n",
+            "fail",
+            "gpu_fell_off_bus",
+        ),
+        ("| GPU is lost.  Reboot the system to recover this GPU |\n", "fail", "gpu_lost"),
+    ],
+)
+def test_a_block_of_the_table_that_cannot_be_read_is_no_health(block: str, verdict: str, cause: str | None):
+    """Beside a good one, before and after it."""
+    head, one = GOOD_BLOCK.split("|   0  ")
+    processes = "| Processes:                    |\n|    0   N/A  N/A   1234   C   GPU is lost   1MiB |\n"
+    for text in (GOOD_BLOCK + block, GOOD_BLOCK + block + processes, head + block + "|   0  " + one):
+        said = judge(text, 0, "nvidia-smi")
+        assert (said.verdict.value, {each for _, each in said.causes}) == (
+            verdict,
+            {cause} if cause else set(),
+        )
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "cause"),
+    [
+        (
+            "Unable to determine the device handle for GPU 0000:02:00.0: Unknown Error\n",
+            "fail",
+            "gpu_fell_off_bus",
+        ),
+        ("    Some Leaf                 : GPU is lost\n", "fail", "gpu_lost"),
+        ("        HW Slowdown           : GPU is lost\n", "fail", "gpu_lost"),
+        ("lorem ipsum\n", "unknown", "smi_unreadable"),
+        ("            Name              : GPU is lost\n", "pass", None),
+    ],
+)
+def test_the_long_query_is_judged_by_its_sentences_too(line: str, verdict: str, cause: str | None):
+    """Among its leaves; a process may have any name."""
+    said = judge(QUERY.format(**QUIET).rstrip("\n") + "\n" + line, 0, "nvidia-smi -q")
+    assert (said.verdict.value, {each for _, each in said.causes}) == (verdict, {cause} if cause else set())
+
+
+@pytest.mark.parametrize(
+    ("head", "verdict"),
+    [
+        ("Attached GPUs                             : 1", "pass"),
+        ("Attached GPUs                             : 2", "unknown"),
+        ("CUDA Version                              : ERR!", "fail"),
+        ("Driver Version                            : [Unknown Error]", "unknown"),
+    ],
+)
+def test_the_head_of_the_long_query_counts(head: str, verdict: str):
+    """Two GPUs and one block: the other one is nowhere."""
+    text = QUERY.format(**QUIET)
+    at = text.index("GPU 0000")
+    assert judge(f"{head}\n\n{text[at:]}", 0, "nvidia-smi -q").verdict.value == verdict
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: GPU 0000:01:00.0: rm_init_adapter failed, device minor number 0",
+        "NVRM: No NVIDIA GPU found.",
+        "NVRM: The NVIDIA probe routine failed for 1 device(s).",
+        "NVRM: None of the NVIDIA devices were initialized.",
+        "NVRM: installed in this system is not supported by the\n[    4.1] NVRM: NVIDIA 580.65.06 driver release.",
+    ],
+)
+def test_a_driver_that_does_not_bring_up_a_gpu_is_a_failure(line: str):
+    """In the kernel log, in its other words."""
+    said = judge(f"[    4.000000] {line}\n", None, "dmesg")
+    assert (said.verdict.value, said.causes) == ("fail", ((None, "init_failed"),))
