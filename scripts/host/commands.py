@@ -145,6 +145,9 @@ def shell(argv: Sequence[str]) -> int:
     raise Problem(f"{program[0]}: command not found", code=rc)
 
 
+SSH_FAILED = 255  # ssh's own failure, not that of the command in the container
+
+
 def ssh(argv: Sequence[str]) -> int:
     """Log in to the container. Its host key comes through Docker, so that there is no first question about it."""
     paths = Paths()
@@ -159,13 +162,26 @@ def ssh(argv: Sequence[str]) -> int:
             "SSH is off in this container: it was started without a public key",
             "make up     (it takes the keys in ~/.ssh), or make shell",
         )
-    chosen = keys.find(settings, os.environ, Path.home())
+    asked = settings.get("SSH_KEY") not in {"", "none"}
+    identity = (
+        keys.find(settings, os.environ, Path.home()).identity if asked else keys.remembered(paths.identity)
+    )
     known = access.known_hosts(found.compose, paths)
-    command = access.ssh_command(found.container, chosen.identity, *known)
+    command = access.ssh_command(found.container, identity, *known)
     if command is None:
         raise Problem("the container publishes no port for SSH", "A shell:  make shell")
-    rc = proc.become([*command, *argv], env=dict(os.environ))
-    raise Problem("ssh is not installed on this machine", f"It would be:  {shlex.join(command)}", code=rc)
+    if not shutil.which("ssh"):
+        raise Problem(
+            "ssh is not installed on this machine",
+            f"It would be:  {shlex.join(command)}",
+            code=proc.NOT_FOUND,
+        )
+    if identity:
+        return proc.become([*command, *argv], env=dict(os.environ))
+    rc = proc.watch([*command, *argv])
+    if rc == SSH_FAILED:
+        print("If it was the key, name the one that was let in:  make ssh SSH_KEY=FILE.pub", file=sys.stderr)
+    return rc
 
 
 def selftest(argv: Sequence[str]) -> int:

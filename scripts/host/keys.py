@@ -110,6 +110,26 @@ def find(settings: Settings, environ: Mapping[str, str], home: Path) -> Keys:
     return Keys((), "no public key in ~/.ssh and none in an SSH agent: SSH stays off")
 
 
+def remember(found: Keys, file: Path) -> None:
+    """Keep in `file` where the private twin of the key that was let in lies: only the path, for `make ssh`."""
+    if found.identity is None:
+        file.unlink(missing_ok=True)
+        return
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = file.with_name(f"{file.name}.tmp")
+    draft.write_text(f"{found.identity.absolute()}\n")
+    draft.replace(file)
+
+
+def remembered(file: Path) -> Path | None:
+    """The private key that `remember` kept, if it is still there."""
+    try:
+        path = Path(file.read_text().rstrip("\n"))
+    except OSError:
+        return None
+    return path if path.is_file() else None
+
+
 def count(lines: list[str]) -> str:
     return f"{len(lines)} public key{'s' if len(lines) != 1 else ''}"
 

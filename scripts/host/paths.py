@@ -35,6 +35,11 @@ class Paths:
         return self.private / "local" / socket.gethostname()
 
     @property
+    def identity(self) -> Path:
+        """Where the private key for `make ssh` lies, when SSH_KEY named its public half."""
+        return self.local / "ssh-identity"
+
+    @property
     def requirements(self) -> Path:
         return self.root / "docker" / "requirements"
 

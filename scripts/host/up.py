@@ -176,6 +176,7 @@ def up_docker(situation: Situation, chosen: plan.Plan) -> int:
     chosen, way = settle_gpu(situation, chosen)
     variables = project.compose_variables(paths, settings, chosen, way, chosen_keys, os.environ)
     project.remember(paths, settings, variables, way)
+    keys.remember(chosen_keys, paths.identity)
     compose = project.Compose(paths, project.environment(os.environ, variables))
     say(
         "start",

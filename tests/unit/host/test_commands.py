@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.host import dockerlike as fake
 from tests.unit.host.checkout import Checkout, Fake
+from tests.unit.host.test_keys import key
 from tests.unit.host.test_up import flat
 
 RUNS = {"when": "^compose ps", "out": "c0ffee\n"}
@@ -164,6 +165,43 @@ def test_ssh_knows_the_host_key_beforehand(checkout: Checkout, running: Fake) ->
     assert "StrictHostKeyChecking=yes" in call
     known = next(word.partition("=")[2] for word in call if word.startswith("UserKnownHostsFile="))
     assert Path(known).read_text() == "torchtap ssh-ed25519 AAAA\n"
+
+
+def test_ssh_uses_the_private_twin_of_the_key_that_up_was_given(checkout: Checkout) -> None:
+    checkout.fake("docker").answer(*fake.engine())
+    ssh = checkout.fake("ssh").answer({"when": "", "out": "logged in\n"})
+    folder = checkout.root / "keys"
+    folder.mkdir()
+    (folder / "mine.pub").write_text(key())
+    (folder / "mine").touch()
+    ports = {"JUPYTER_PORT": "48888", "SSH_PORT": "42222"}
+    up = checkout.run("up", env={"SSH_KEY": "keys/mine.pub", **ports})
+    assert up.returncode == 0, up.stderr
+    assert checkout.run("ssh").stdout == "logged in\n"
+    call = ssh.calls[-1]
+    assert call[call.index("-i") + 1] == str(folder / "mine")
+
+    assert checkout.run("up", env=ports).returncode == 0  # another choice: the old one is forgotten
+    assert checkout.run("ssh").returncode == 0
+    assert "-i" not in ssh.calls[-1]
+
+
+@pytest.mark.parametrize(("rc", "hint"), [(255, True), (1, False), (0, False)])
+def test_ssh_that_fails_without_a_known_key_says_how_to_name_one(
+    checkout: Checkout, running: Fake, rc: int, hint: bool
+) -> None:
+    checkout.fake("ssh").answer({"when": "", "rc": rc})
+    done = checkout.run("ssh")
+    assert done.returncode == rc
+    assert ("make ssh SSH_KEY=FILE.pub" in done.stderr) is hint
+
+
+def test_ssh_that_is_not_installed_is_said_with_the_command_for_elsewhere(
+    checkout: Checkout, running: Fake
+) -> None:
+    done = checkout.run("ssh")
+    assert done.returncode == 127
+    assert done.stderr.startswith("ssh: ssh is not installed on this machine\n  It would be:  ssh -o ")
 
 
 def test_ssh_without_sshd_says_how_to_get_it(checkout: Checkout) -> None:
