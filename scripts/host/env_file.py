@@ -95,7 +95,9 @@ def parse(text: str, name: str, environ: Mapping[str, str]) -> dict[str, tuple[s
         key, separator, rest = match.groups() if match else ("", None, "")
         if not separator:
             if rest.strip() or not NAME.fullmatch(key):
-                raise broken(name, start + 1, f"no '=' in {clip(line)!r}")
+                before, equals, _ = line.partition("=")
+                why = f"{clip(before)!r} is no name for a variable" if equals else f"no '=' in {clip(line)!r}"
+                raise broken(name, start + 1, why)
             continue  # a bare NAME: whatever the environment holds
         if not NAME.fullmatch(key):
             raise broken(name, start + 1, f"{clip(key)!r} is no name for a variable")
@@ -128,9 +130,9 @@ def plain(found: Mapping[str, tuple[str, int]]) -> dict[str, str]:
 
 
 def clip(text: str) -> str:
-    """The first word, shortened: enough to find the place, and no secret is repeated."""
-    word = text.split()[0] if text.split() else ""
-    return word if len(word) <= 20 else word[:20] + "…"
+    """A text as it stands there when it is short, else its beginning: a long one may be a key or a token."""
+    words = " ".join(text.split())
+    return words if len(words) <= 20 else words[:20] + "…"
 
 
 def closing(body: str, quote: str) -> int | None:

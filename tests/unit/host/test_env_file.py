@@ -140,9 +140,10 @@ def test_the_dialect_is_that_of_compose(tmp_path: Path, text: str, found: dict[s
     [
         (b"A=1\nB='x\nC=3\n", 2, "B begins with ' and has no closing one"),
         (b'A="1" x\n', 1, 'something follows the closing "'),
-        (b"A=1\nthis is not it\n", 2, "no '=' in 'this'"),
+        (b"A=1\nthis is not it\n", 2, "no '=' in 'this is not it'"),
+        (b"FOO BAR\n", 1, "no '=' in 'FOO BAR'"),
         (b"A=1\n\n9A=1\n", 3, "'9A' is no name for a variable"),
-        (b"A B=1\n", 1, "no '=' in 'A'"),
+        (b"A B=secret\n", 1, "'A B' is no name for a variable"),
         (b"A=1\nB=\xff\n", 2, "byte 0xff is not UTF-8"),
         (BLOCK.replace(END.encode() + b"\n", b""), 1, "has no end line"),
         (BLOCK + b"A=1\n" + BLOCK, 6, "make's block is there twice"),
