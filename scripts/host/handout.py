@@ -130,11 +130,18 @@ REFUSALS = (
 )
 
 
-def remedies(words: str) -> list[str]:
-    """What to do about a refusal, by the engine's words; nothing where we know nothing.
+TOO_MANY = "GPUS={gpus} asks for {number} GPUs, there are fewer; on the host:  nvidia-smi -L"
 
-    >>> remedies("device error: 5: unknown device")
+
+def remedies(words: str, gpus: str = "") -> list[str]:
+    """What to do about a refusal, by the engine's words; nothing where we know nothing. `gpus`: the value of GPUS.
+
+    >>> remedies("device error: 5: unknown device", "5")
     ['GPUS names a GPU that is not there; on the host:  nvidia-smi -L']
+    >>> remedies("device error: 8: unknown device", "count=9")
+    ['GPUS=count=9 asks for 9 GPUs, there are fewer; on the host:  nvidia-smi -L']
     """
+    if gpus.startswith("count=") and any(each in words for each in ("device error", "unresolvable CDI")):
+        return [TOO_MANY.format(gpus=gpus, number=gpus.removeprefix("count="))]
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
     return [do.format(memlock=limit) for marker, do in REFUSALS if marker in words][:1]

@@ -123,7 +123,7 @@ SETTINGS = (
     Setting("PYTHON", "python3", "of this host: 3.10 or newer"),
 )
 # Read too, where somebody sets them; not worth a line of help.
-ALSO_READ = ("SSH_PUBLIC_KEY", "COMPOSE_FILE", "COMPOSE_PROJECT_NAME", "TORCHTAP_IMAGE")
+ALSO_READ = ("SSH_PUBLIC_KEY", "COMPOSE_FILE", "COMPOSE_PROJECT_NAME", "TORCHTAP_IMAGE", "TORCHTAP_DEVICE")
 NAMES = tuple(setting.name for setting in SETTINGS)
 
 

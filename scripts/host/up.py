@@ -65,6 +65,9 @@ def tell(situation: Situation, chosen: plan.Plan) -> None:
         say("variant", f"{chosen.variant.name}, PyTorch {chosen.variant.torch}: {chosen.variant_why}")
     for note in chosen.notes:
         warn(note)
+    device = situation.settings.get("TORCHTAP_DEVICE")
+    if device and chosen.place == plan.DOCKER:
+        warn(f"TORCHTAP_DEVICE={device} is not heeded: in Docker MODE sets it, as in make up MODE=cpu")
     address = situation.settings.get("BIND_ADDRESS")
     if address and not address.startswith(LOOPBACK):
         warn(
@@ -219,20 +222,21 @@ def settle_gpu(situation: Situation, chosen: plan.Plan) -> tuple[plan.Plan, hand
     """The last word on gpu or cpu: a container that asks for the GPU. Raises `Problem` when there must be one."""
     if not chosen.prove:
         return chosen, None
-    proof = handout.prove(docker.image(situation.settings, chosen), situation.settings.get("GPUS"))
+    wish = situation.settings.get("GPUS")
+    proof = handout.prove(docker.image(situation.settings, chosen), wish)
     if proof.way:
         say("gpu", f"Docker hands it out ({proof.way.name}): {proof.words}")
         return chosen, proof.way
     if chosen.must:
         raise Problem(
             f"Docker cannot hand out the GPU: {proof.words}",
-            *handout.remedies(proof.words),
+            *handout.remedies(proof.words, wish),
             "Without a GPU:  make up MODE=cpu",
             code=1,
         )
     say("mode", f"cpu after all; Docker hands out no GPU: {proof.words}")
     if situation.gpus.present:  # then it is worth mending
-        for line in handout.remedies(proof.words):
+        for line in handout.remedies(proof.words, wish):
             say("", line)
     return chosen.on_cpu(proof.words), None
 

@@ -25,6 +25,7 @@ def no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         "SSH_PUBLIC_KEY",
         "SSH_AUTH_SOCK",
         "DOCKER_HOST",
+        "TORCHTAP_DEVICE",
         "TORCHTAP_VENV",
         "SUDO_UID",
     ):

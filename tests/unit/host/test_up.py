@@ -100,6 +100,25 @@ def test_mode_gpu_does_not_settle_for_less(checkout: Checkout) -> None:
     assert not (checkout.root / ".env").exists()
 
 
+def test_more_gpus_than_there_are_is_said_as_a_number(checkout: Checkout) -> None:
+    words = "docker: Error response from daemon: x\nnvidia-container-cli: device error: 8: unknown device: unknown.\n"
+    checkout.fake("docker").answer(*fake.engine({"when": "^run .*--gpus 9", "rc": 125, "err": words}))
+    done = checkout.run("up", env={"GPUS": "count=9"})
+    assert done.returncode == 1
+    assert "  GPUS=count=9 asks for 9 GPUs, there are fewer; on the host:  nvidia-smi -L\n" in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["gpu", "cpu"])
+def test_a_device_that_docker_would_not_hear_of_is_not_ignored_in_silence(
+    checkout: Checkout, mode: str
+) -> None:
+    checkout.fake("docker").answer(*fake.engine(fake.gpu()))
+    done = checkout.run("up", env={"MODE": mode, "TORCHTAP_DEVICE": "cpu"})
+    assert done.returncode == 0, done.stderr
+    assert "warning TORCHTAP_DEVICE=cpu is not heeded: in Docker MODE sets it" in flat(done.stdout)
+    assert "TORCHTAP_DEVICE" not in checkout.run("up", env={"MODE": mode}).stdout
+
+
 def test_mode_cpu_asks_for_no_gpu(checkout: Checkout) -> None:
     docker = checkout.fake("docker").answer(*fake.engine(fake.gpu()))
     assert checkout.run("up", env={"MODE": "cpu"}).returncode == 0
