@@ -100,7 +100,16 @@ def fields_of(command: str | Sequence[str]) -> tuple[str, ...]:
 def names_every_gpu(command: str | Sequence[str]) -> bool:
     """Whether a row's position is its index: not where the command picks GPUs, nor for other queries."""
     words = [word.partition("=")[0] for word, _ in _options(command)]
-    return "--query-gpu" in words and not {"-i", "--id"} & set(words)
+    return "--query-gpu" in words and not picks_gpus(command)
+
+
+def picks_gpus(command: str | Sequence[str]) -> bool:
+    """Whether the command asks for some GPUs only.
+
+    >>> picks_gpus("nvidia-smi -q --id=0"), picks_gpus("nvidia-smi -q")
+    (True, False)
+    """
+    return any(word.partition("=")[0] in ("-i", "--id") for word, _ in _options(command))
 
 
 def _options(command: str | Sequence[str]) -> Iterator[tuple[str, str]]:

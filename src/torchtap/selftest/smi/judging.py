@@ -15,6 +15,7 @@ from torchtap.selftest.smi.forms import (
     fields_of,
     is_version_line,
     names_every_gpu,
+    picks_gpus,
     read_csv,
     read_list,
     read_query,
@@ -192,7 +193,7 @@ def _table(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
 def _cuda(word: str) -> list[Finding]:
     """What stands after "CUDA Version", in the table, in `--version` and in `-q`."""
     state = read_cell(word).state
-    if state is CellState.NOT_REPORTED:
+    if state is CellState.NOT_REPORTED or word.casefold() == "not found":
         return [Finding(None, "libcuda_not_injected", Verdict.FAIL)]
     if state is not CellState.VALUE:
         return [Finding(None, "wrong_libcuda", Verdict.FAIL)]
@@ -234,7 +235,7 @@ def _version(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
     return seen
 
 
-def _query(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
+def _query(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
     """`-q`: leaves become the fields they are, then the same rules as for csv."""
     by_gpu: dict[int, dict[str, Cell]] = {}
     unlicensed = False
@@ -265,10 +266,15 @@ def _query(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
             bits = before | (texts.QUERY_CLOCKS[path[-1].lower()] if active else 0)
             cells["clocks_event_reasons.active"] = Cell(CellState.VALUE, f"0x{bits:x}")
     rows = tuple(Row(gpu, cells) for gpu, cells in by_gpu.items() if cells)
-    if by_gpu and attached and attached != str(len(by_gpu)):
+    if by_gpu and attached and attached != str(len(by_gpu)) and not picks_gpus(command):
         what = f"{attached} attached GPUs, {len(by_gpu)} of them shown"
         findings.append(Finding(None, "smi_unreadable", Verdict.UNKNOWN, {"what": what}))
-    strays = [line for line in text.splitlines() if not by_gpu or _is_said_in_query(line)]
+    lines = [line for line in text.splitlines() if line.strip()]
+    strays = [
+        line
+        for line, following in zip(lines, [*lines[1:], ""], strict=False)
+        if not by_gpu or _is_said_in_query(line, following)
+    ]
     seen = _rows(rows, strays)
     seen.findings += findings
     if unlicensed:
@@ -279,12 +285,13 @@ def _query(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
 _FREE_TEXT = frozenset({"Name", "Process Name"})  # of processes
 
 
-def _is_said_in_query(line: str) -> bool:
+def _is_said_in_query(line: str, following: str) -> bool:
     """Whether a line of `-q` is no line of its form, or a sentence. A process may be named like one."""
     key, colon, value = line.partition(" : ")
     if key.strip() in _FREE_TEXT or (colon and read_cell(value).state is not CellState.VALUE):
         return False  # a cell that is an error is judged as a cell
-    outside = not colon and line[:1].strip() != "" and not re.match(r"=|GPU [0-9A-Fa-f:.]+\s*$", line)
+    heading = following.startswith(" ") or re.match(r"=|GPU [0-9A-Fa-f:.]+\s*$", line) is not None
+    outside = not colon and not line.startswith(" ") and not heading
     return outside or _sentence(line) is not None
 
 

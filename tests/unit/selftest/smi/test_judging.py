@@ -558,6 +558,9 @@ def test_the_long_query_is_judged_by_its_sentences_too(line: str, verdict: str, 
         ("Attached GPUs                             : 1", "pass"),
         ("Attached GPUs                             : 2", "unknown"),
         ("CUDA Version                              : ERR!", "fail"),
+        ("CUDA Version                              : Not Found", "fail"),
+        ("vGPU Driver Capability\n        Heterogenous Multi-vGPU           : Supported", "pass"),
+        ("lorem ipsum", "unknown"),
         ("Driver Version                            : [Unknown Error]", "unknown"),
     ],
 )
@@ -566,6 +569,8 @@ def test_the_head_of_the_long_query_counts(head: str, verdict: str):
     text = QUERY.format(**QUIET)
     at = text.index("GPU 0000")
     assert judge(f"{head}\n\n{text[at:]}", 0, "nvidia-smi -q").verdict.value == verdict
+    of_one = judge(f"{head}\n\n{text[at:]}", 0, "nvidia-smi -q -i 0").verdict.value
+    assert of_one == ("pass" if head.endswith(": 2") else verdict)
 
 
 @pytest.mark.parametrize(
