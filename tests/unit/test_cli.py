@@ -222,9 +222,10 @@ def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path, through_
 
 @pytest.mark.parametrize("redirected", [False, True])
 def test_standard_output_can_be_the_file(tmp_path: Path, redirected: bool):
-    """`--output /dev/stdout`, to a pipe and to a file: the JSON, then the table, nothing overwritten."""
-    words = [sys.executable, "-m", "torchtap.cli", *QUICK, "--output", "/dev/stdout"]
-    file = tmp_path / "out"
+    """As `--output /dev/stdout`, to a pipe and to a file: the JSON, then the table, nothing overwritten."""
+    link, file = tmp_path / "stdout", tmp_path / "out"
+    link.symlink_to("/proc/self/fd/1")  # as /dev/stdout is; the machine's own is left alone
+    words = [sys.executable, "-m", "torchtap.cli", *QUICK, "--output", str(link)]
     with file.open("w") as out:
         done = subprocess.run(
             words, stdout=out if redirected else subprocess.PIPE, text=True, env=environment(), timeout=120
@@ -233,7 +234,8 @@ def test_standard_output_can_be_the_file(tmp_path: Path, redirected: bool):
     report, end = json.JSONDecoder().raw_decode(shown)
     assert (done.returncode, report["verdict"]) == (0, "pass")
     assert shown[end:].strip().startswith("PASS")
-    assert [each.name for each in tmp_path.iterdir()] == ["out"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "stdout"]
+    assert link.is_symlink()
 
 
 def test_a_socket_a_loop_and_a_long_name_are_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
