@@ -97,6 +97,32 @@ def published(container: Mapping[str, Any], inside: int) -> tuple[str, int] | No
     return (bound[0]["HostIp"], int(bound[0]["HostPort"])) if bound else None
 
 
+def differences(
+    container: Mapping[str, Any], paths: Paths, chosen: Mapping[str, str], mode: str, image: str
+) -> list[str]:
+    """What of a running container is not as chosen now, as `NAME old -> new`: what a person would care about.
+
+    Compose compares more than this: an empty answer does not mean that it leaves the container alone.
+    """
+    config = container["Config"]
+    jupyter, ssh = published(container, 8888), published(container, 22)
+    mounts = {each.get("Destination"): each.get("Source", "") for each in container.get("Mounts", [])}
+    folder = paths.root / Path(chosen.get("WORKSPACE", "./workspace")).expanduser()
+    pairs = (
+        ("MODE", "gpu" if container["HostConfig"].get("DeviceRequests") else "cpu", mode),
+        ("image", config.get("Image"), image),
+        ("JUPYTER_PORT", jupyter and str(jupyter[1]), chosen.get("JUPYTER_PORT", "8888")),
+        ("SSH_PORT", ssh and str(ssh[1]), chosen.get("SSH_PORT", "2222")),
+        ("BIND_ADDRESS", jupyter and jupyter[0], chosen.get("BIND_ADDRESS", "127.0.0.1").strip("[]")),
+        ("WORKSPACE", os.path.realpath(mounts.get("/workspace") or folder), os.path.realpath(folder)),
+    )
+    found = [f"{name} {old} -> {new}" for name, old, new in pairs if old and old != new]
+    env = dict(each.partition("=")[::2] for each in config.get("Env", []))
+    if env.get("SSH_PUBLIC_KEY", "") != chosen.get("SSH_PUBLIC_KEY", ""):
+        found.append("other SSH keys")
+    return found
+
+
 def plain(paths: Paths, settings: Settings, environ: Mapping[str, str]) -> Compose:
     """Compose for looking and stopping, whatever mode was started: only the service's name matters then."""
     own = settings.get("COMPOSE_FILE") or "compose.yaml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,8 +135,8 @@ def up_local(situation: Situation) -> int:
 # ---- Docker ------------------------------------------------------------------------------------------------------
 
 
-def before(situation: Situation, chosen: plan.Plan) -> tuple[keys.Keys, bool]:
-    """What must be right before anything is built: keys, files, ports. Returns the keys and "runs already"."""
+def before(situation: Situation, chosen: plan.Plan) -> tuple[keys.Keys, Mapping[str, Any] | None]:
+    """What must be right before anything is built: keys, files, ports. Returns the keys and what runs already."""
     paths, settings = situation.paths, situation.settings
     wanted = {variable: int(settings.get(variable, default)) for variable, default, _ in PORTS}
     if len({*wanted.values()}) < len(wanted):
@@ -155,7 +155,7 @@ def before(situation: Situation, chosen: plan.Plan) -> tuple[keys.Keys, bool]:
     for variable, port in wanted.items():
         if situation.engine.local and not (running and port in ours):
             ports.check(variable, address, port)
-    return chosen_keys, running
+    return chosen_keys, container if running else None
 
 
 def make_workspace(paths: Paths, settings: Settings) -> None:
@@ -171,7 +171,7 @@ def make_workspace(paths: Paths, settings: Settings) -> None:
 
 def up_docker(situation: Situation, chosen: plan.Plan) -> int:
     paths, settings = situation.paths, situation.settings
-    chosen_keys, ran_before = before(situation, chosen)
+    chosen_keys, runs = before(situation, chosen)
     say("ssh", chosen_keys.named)
     make_workspace(paths, settings)
 
@@ -181,20 +181,32 @@ def up_docker(situation: Situation, chosen: plan.Plan) -> int:
     project.remember(paths, settings, variables, way)
     keys.remember(chosen_keys, paths.identity)
     compose = project.Compose(paths, project.environment(os.environ, variables))
-    say(
-        "start",
-        "the container; the one that runs is replaced if it differs" if ran_before else "the container",
-    )
+    say("start", "the container" if runs is None else replacing(runs, paths, variables, settings, chosen))
     try:
         docker.start(compose)
         began = time.monotonic()
         container = docker.wait_healthy(compose, HEALTHY_PATIENCE_S)
         say("ready", f"healthy after {time.monotonic() - began:.1f} s")
     except BaseException:
-        undo(compose, ran_before)
+        undo(compose, runs is not None)
         raise
     finish(situation, compose, container, chosen_keys)
     return 0
+
+
+def replacing(
+    runs: Mapping[str, Any], paths: Paths, variables: Mapping[str, str], settings: Settings, chosen: plan.Plan
+) -> str:
+    """In words, what happens to the container that runs: what differs, and how long its processes get to end."""
+    different = project.differences(runs, paths, variables, chosen.mode, docker.image(settings, chosen))
+    if settings.get("COMPOSE_FILE") or "compose.override" in variables["COMPOSE_FILE"]:
+        different = []  # the user's own files may set all of it otherwise
+    if not different:
+        return "the container; the one that runs is replaced if it differs"
+    grace = runs["Config"].get("StopTimeout") or settings.get("STOP_GRACE", "30")
+    return (
+        f"replaces the running container: {', '.join(different)}; what runs in it gets SIGTERM and {grace} s"
+    )
 
 
 def composed(situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys) -> project.Compose:

@@ -313,6 +313,38 @@ def test_what_ran_before_is_left_alone_when_the_start_fails(checkout: Checkout) 
     assert "is left as it is" in flat(done.stdout)
 
 
+def test_what_differs_is_said_before_a_running_container_is_replaced(checkout: Checkout) -> None:
+    ours = fake.container()
+    ours["NetworkSettings"]["Ports"]["8888/tcp"][0]["HostPort"] = "48889"
+    ours["Mounts"] = [{"Destination": "/workspace", "Source": str(checkout.root / "workspace")}]
+    ours["Config"].update(StopTimeout=45, Env=["SSH_PUBLIC_KEY="])
+    row = {"when": "^compose ps", "out": "c0ffee\n"}
+    checkout.fake("docker").answer(*fake.engine(row, inspect=ours))
+    words = "start replaces the running container: {}; what runs in it gets SIGTERM and 45 s"
+    assert words.format("JUPYTER_PORT 48889 -> 48888") in flat(checkout.run("up").stdout)
+
+    other = {"JUPYTER_PORT": "48889", "WORKSPACE": "./code", "VARIANT": "cu128", "SSH_PUBLIC_KEY": key()}
+    mine = f"WORKSPACE {checkout.root}/workspace -> {checkout.root}/code"
+    said = flat(checkout.run("up", env=other).stdout)
+    assert words.format(f"image torchtap:cu130 -> torchtap:cu128, {mine}, other SSH keys") in said
+
+    ours["HostConfig"]["DeviceRequests"] = [{"Driver": "nvidia"}]
+    checkout.fake("docker").answer(*fake.engine(row, inspect=ours))
+    assert words.format("MODE gpu -> cpu") in flat(checkout.run("up", env={"JUPYTER_PORT": "48889"}).stdout)
+
+
+def test_nothing_is_foretold_of_a_running_container_that_is_as_chosen_or_has_files_of_the_users(
+    checkout: Checkout,
+) -> None:
+    row = {"when": "^compose ps", "out": "c0ffee\n"}
+    checkout.fake("docker").answer(*fake.engine(row))
+    said = flat(checkout.run("up").stdout)
+    assert "start the container; the one that runs is replaced if it differs" in said
+    (checkout.root / "compose.override.yaml").write_text("services: {}\n")
+    said = flat(checkout.run("up", env={"JUPYTER_PORT": "48887"}).stdout)
+    assert "start the container; the one that runs is replaced if it differs" in said
+
+
 def test_waiting_shows_that_something_happens(checkout: Checkout) -> None:
     """Three rounds of the health check, then healthy."""
     starting = json.dumps([fake.container(health="starting", output="jupyter: no answer yet")])
