@@ -109,7 +109,7 @@ class _Conversation:
             self._refused += fields
             return
         self._judgements.append(judged)
-        self._compare(row.gpu for row in judged.rows)
+        self._compare((row.gpu, row.text("uuid")) for row in judged.rows)
         self.rows = _joined(self.rows, judged.rows)
 
     def list_mig(self, enabled: list[int]) -> None:
@@ -118,17 +118,21 @@ class _Conversation:
         self._answers.append(answer)
         self._judgements.append(judged)
         self._listed = answer.text
-        self._compare(gpu.index for gpu in read_list(answer.text)[0])
+        self._compare((gpu.index, gpu.uuid) for gpu in read_list(answer.text)[0])
 
-    def _compare(self, answered: Iterable[int | None]) -> None:
+    def _compare(self, answered: Iterable[tuple[int | None, str | None]]) -> None:
         """A GPU that is not in every answer, or twice in one, may be on its way out: nobody can say that it is well."""
-        now = list(answered)
+        named = list(answered)
+        now = [gpu for gpu, _ in named]
         before = [row.gpu for row in self.rows] or now
         if not now:  # an answer without GPUs has a judgement of its own
             return
         odd = {gpu for gpu in (*before, *now) if gpu not in before or gpu not in now or now.count(gpu) > 1}
-        for gpu in sorted(odd, key=str):
+        known = {row.gpu: row.text("uuid") for row in self.rows}
+        changed = {gpu for gpu, uuid in named if uuid and known.get(gpu) not in (None, uuid)}
+        for gpu in sorted(odd | changed, key=str):
             how = "twice in one answer" if now.count(gpu) > 1 else "in one answer and not in the other"
+            how = how if gpu in odd else "another one in each answer"
             line = f"GPU {'?' if gpu is None else gpu} is {how} of nvidia-smi"
             finding = Finding(gpu, "smi_unreadable", Verdict.UNKNOWN, {"what": line}, line)
             self._judgements.append(Judgement(Verdict.UNKNOWN, (finding,), rows=self.rows))

@@ -223,6 +223,26 @@ def test_a_gpu_that_is_not_in_every_answer_is_unknown(first: tuple[int, ...], se
     assert {cause for _, cause in facts.judgement.causes} == {"smi_unreadable"}
 
 
+def test_an_index_that_changes_its_gpu_is_unknown():
+    """One was lost between the questions and the others moved up: cells of two GPUs make no row."""
+
+    def run(command: list[str], *, timeout_s: float) -> Answer:
+        fields = command[1].partition("=")[2].split(",")
+        number = 0 if "name" in fields else 1
+        known = {
+            "index": "0",
+            "name": "NVIDIA T4",
+            "uuid": f"GPU-0000007{number}-0000-0000-0000-000000000000",
+        }
+        return Answer(
+            command=tuple(command), text=", ".join(known.get(each, "[N/A]") for each in fields), rc=0
+        )
+
+    facts = ask_smi(FIELDS, find=lambda: "nvidia-smi", run=run)
+    assert facts.judgement is not None
+    assert (facts.judgement.verdict.value, causes(facts)) == ("unknown", ((0, "smi_unreadable"),))
+
+
 def test_a_gpu_in_mig_mode_that_is_not_listed_is_unknown():
     """`-L` names every GPU that the questions before named."""
 
