@@ -108,11 +108,18 @@ def workspace_path(paths: Paths, settings: Settings) -> Path:
     """Where the user's code lies; it need not be there yet. Raises `Problem` when a file is in the way."""
     wish = settings.get("WORKSPACE", "./workspace")
     path = paths.root / Path(wish).expanduser()
-    there = next((each for each in (path, *path.parents) if each.exists()), path)
-    if there.exists() and not there.is_dir():
+    try:
+        there = next(each for each in (path, *path.parents) if each.exists())
+    except OSError as error:  # a folder above it that we may not look into, a name that is too long
+        raise no_workspace(paths, path, error) from None
+    if not there.is_dir():
         which = "" if there == path else f": {paths.short(there)}"
         raise Problem(f"WORKSPACE={wish}{which} is a file, not a folder")
     return path
+
+
+def no_workspace(paths: Paths, path: Path, error: OSError) -> Problem:
+    return Problem(f"the workspace {paths.short(path)} cannot be made: {error.strerror}")
 
 
 def workspace(paths: Paths, settings: Settings) -> Path:
@@ -121,7 +128,7 @@ def workspace(paths: Paths, settings: Settings) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Problem(f"the workspace {paths.short(path)} cannot be made: {error.strerror}") from None
+        raise no_workspace(paths, path, error) from None
     return path.resolve()
 
 

@@ -181,8 +181,10 @@ def test_root_is_allowed_only_for_root(paths: Paths, monkeypatch: pytest.MonkeyP
 def test_the_workspace_is_made_or_the_reason_told(paths: Paths) -> None:
     assert local.workspace(paths, settle({}, {})) == paths.root / "workspace"
     (paths.root / "file").touch()
-    with pytest.raises(Problem, match="the workspace file/x cannot be made: Not a directory"):
+    with pytest.raises(Problem, match=r"WORKSPACE=\./file/x: file is a file, not a folder"):
         local.workspace(paths, settle({"WORKSPACE": "./file/x"}, {}))
+    with pytest.raises(Problem, match=r"the workspace x+ cannot be made: File name too long"):
+        local.workspace(paths, settle({"WORKSPACE": f"./{'x' * 300}"}, {}))
 
 
 def test_the_end_of_a_log(tmp_path: Path) -> None:
