@@ -64,6 +64,13 @@ def test_a_training_run_in_tmux_saves_on_sigterm(run: Run, tmp_path: Path) -> No
     assert 1.5 < seconds < 8
 
 
+def test_dockers_own_init_above_ours_does_not_slow_the_stop(run: Run) -> None:
+    container = run(env={"TORCHTAP_SELFTEST": "off"}, options=("--init",), allow=(NO_KEY,)).wait_healthy()
+    code, seconds = container.stop()
+    assert code in (0, 143)
+    assert seconds < 5
+
+
 def test_a_process_that_will_not_end_is_named_within_the_grace_period(run: Run) -> None:
     container = run(
         env={"TORCHTAP_SELFTEST": "off", "TORCHTAP_STOP_GRACE": "3"},

@@ -376,14 +376,14 @@ def test_any_encoding_can_take_the_report(tmp_path: Path, encoding: str):
     """What nvidia-smi printed is shown, escaped where it must be; JSON is ASCII always."""
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nprintf '\\346\\227\\245 \\377 lorem\\n'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
-    env = {"PYTHONIOENCODING": encoding, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    path = f"{tmp_path}:{os.environ['PATH']}"
     words = ["selftest", "--only", "driver.smi"]
-    done = command(*words, "--skip", "device.nodes", **env)
+    done = command(*words, "--skip", "device.nodes", PATH=path, PYTHONIOENCODING=encoding)
     assert (done.returncode, done.stderr) == (1, "")
-    done = command(*words, "--json", **env)
+    done = command(*words, "--json", PATH=path, PYTHONIOENCODING=encoding)
     assert done.stdout.isascii()
     assert json.loads(done.stdout)["schema"] == 1
-    refused = command("selftest", "--only", "\u65e5", **env)
+    refused = command("selftest", "--only", "\u65e5", PATH=path, PYTHONIOENCODING=encoding)
     assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
 
 
