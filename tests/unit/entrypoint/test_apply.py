@@ -330,7 +330,7 @@ def test_what_is_mounted_inside_the_home_is_not_given_away(
     (plan.home / "data/deep/set.bin").touch()
     (plan.home / ".gitconfig").touch()
     (plan.home / "mine").mkdir()
-    inside = [Mount(plan.home / "data", "/srv/data"), Mount(plan.home / ".gitconfig", "/root/.gitconfig")]
+    inside = [Mount(plan.home / "data", "/srv/data"), Mount(plan.home / ".gitconfig", "/host/.gitconfig")]
     monkeypatch.setattr(module, "mounts", lambda: inside)
     apply(home_only(plan, home_to_own=True))
     assert belongs(plan.home / "mine")[:2] == belongs(plan.home)[:2] == (UID, GID)
