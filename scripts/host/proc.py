@@ -54,17 +54,7 @@ def ask(
     A program stuck in the kernel (nvidia-smi on a lost GPU) takes no signal: it is left behind after 2 s.
     """
     try:
-        child = subprocess.Popen(
-            [str(word) for word in argv],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=dict(env) if env is not None else None,
-            cwd=cwd,
-            start_new_session=True,
-        )
+        child = _start(argv, env, cwd, own_group=True)
     except OSError as error:  # not there, or not executable
         return Done(NOT_FOUND, "", f"{argv[0]}: {error.strerror or error}")
     name, began = Path(argv[0]).name, time.monotonic()
@@ -83,6 +73,24 @@ def ask(
             if pipe is not None:
                 pipe.close()
     return Done(TIMED_OUT, "", f"{name} gave no answer in {timeout_s:g} s")
+
+
+def _start(
+    argv: Sequence[str | Path], env: Mapping[str, str] | None, cwd: Path | None, *, own_group: bool
+) -> subprocess.Popen[str]:
+    """A program whose output is read here. In a group of its own it can be killed with all that it started; in ours
+    it gets Ctrl-C with us."""
+    return subprocess.Popen(
+        [str(word) for word in argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=dict(env) if env is not None else None,
+        cwd=cwd,
+        start_new_session=own_group,
+    )
 
 
 def kill_group(pid: int) -> None:
@@ -113,16 +121,7 @@ def follow(
             lines.append(line)
 
     try:
-        child = subprocess.Popen(
-            [str(word) for word in argv],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=dict(env) if env is not None else None,
-            cwd=cwd,
-        )
+        child = _start(argv, env, cwd, own_group=False)
     except OSError as error:
         return Done(NOT_FOUND, "", f"{argv[0]}: {error.strerror or error}")
     assert child.stdout is not None
