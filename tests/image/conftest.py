@@ -28,7 +28,8 @@ from torchtap.variants import DEFAULT
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIANT = os.environ.get("VARIANT") or DEFAULT
-NAME = "torchtap-test"  # beside the user's own torchtap:VARIANT
+# Beside the user's own torchtap:VARIANT; another name lets two checkouts test on one engine.
+NAME = os.environ.get("TORCHTAP_TEST_IMAGE") or "torchtap-test"
 CA_BUNDLE = Path(os.environ.get("TORCHTAP_CA_BUNDLE") or "/etc/ssl/certs/ca-certificates.crt")
 ALARM = re.compile(r"^(?:WARNING|ERROR)\b.*|^Traceback.*|^\[[EC] .*", re.MULTILINE)
 # jupyter_server's own last word at every stop.
