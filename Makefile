@@ -8,7 +8,7 @@ ARGS ?=
 MAKEFLAGS += --no-print-directory
 
 ##@ Use
-.PHONY: up down url logs status shell ssh selftest
+.PHONY: up down url logs status shell ssh ssh-fingerprints selftest
 up: ## start JupyterLab and SSH, on the GPU where there is one
 	@$(PYTHON) scripts/up $(ARGS)
 down: ## stop what runs; your code, home and keys stay
@@ -23,33 +23,48 @@ shell: ## open a shell in the environment
 	@$(PYTHON) scripts/shell $(ARGS)
 ssh: ## log in over SSH (not in local mode)
 	@$(PYTHON) scripts/ssh $(ARGS)
-selftest: ## check GPU, driver, CUDA and PyTorch; say cause and remedy
+ssh-fingerprints: ## print the fingerprints of the host keys
+	@$(PYTHON) scripts/ssh-fingerprints $(ARGS)
+selftest: ## check GPU, driver, CUDA, PyTorch; say cause and remedy
 	@$(PYTHON) scripts/selftest $(ARGS)
 
 ##@ Look first
 .PHONY: help preflight
 help: ## this list
 	@$(PYTHON) scripts/help
-preflight: ## say what `make up` would do here, and why; change nothing
+preflight: ## say what `make up` would do, and why; change nothing
 	@$(PYTHON) scripts/preflight $(ARGS)
 
+##@ Keep it well
+.PHONY: update reset-env purge
+update: ## build on a newer base, and replace what runs
+	@$(PYTHON) scripts/update $(ARGS)
+reset-env: ## remove what was installed with pip and uv (asks)
+	@$(PYTHON) scripts/reset-env $(ARGS)
+purge: ## remove container, volumes, images and .venv (asks)
+	@$(PYTHON) scripts/purge $(ARGS)
+
 ##@ Work on Torchtap
-.PHONY: build test lint format notebooks refresh bench lock clean
+.PHONY: build test test-image lint format notebooks refresh bench lock pin clean
 build: ## build the image and start nothing
 	@$(PYTHON) scripts/build $(ARGS)
 test: ## run every test this machine can run (ARGS="-k name")
 	@$(PYTHON) scripts/test $(ARGS)
+test-image: ## run the image tests of one variant (VARIANT=cu128)
+	@$(PYTHON) scripts/test-image $(ARGS)
 lint: ## ruff, mypy, shellcheck and hadolint
 	@$(PYTHON) scripts/lint
 format: ## let ruff mend and format
 	@$(PYTHON) scripts/lint --fix
 notebooks: ## execute the notebooks, as the tests do
 	@$(PYTHON) scripts/test -m notebook $(ARGS)
-refresh: ## execute the notebooks and keep their outputs (ARGS=01-…)
+refresh: ## execute the notebooks, keep the outputs (ARGS=01-…)
 	@$(PYTHON) scripts/venv --dev python -m tests.notebooks.refresh $(ARGS)
 bench: ## measure (ARGS=image: one subject)
 	@$(PYTHON) scripts/bench $(ARGS)
 lock: ## remake the lock files (ARGS=--upgrade: newer versions)
 	@$(PYTHON) scripts/venv --dev scripts/lock $(ARGS)
-clean: ## remove caches (ARGS=--all: .venv and images too; never data)
+pin: ## pin the base images by digest (ARGS=--check, --unpin)
+	@$(PYTHON) scripts/pin $(ARGS)
+clean: ## remove caches (ARGS=--all: .venv, images; never data)
 	@$(PYTHON) scripts/clean $(ARGS)

@@ -6,9 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from host import proc, venv
+from host import places, proc, venv
 from host.paths import Paths
 from host.show import Problem, say
+from torchtap.variants import DEFAULT, VARIANTS
 
 
 def test(argv: Sequence[str]) -> int:
@@ -17,6 +18,21 @@ def test(argv: Sequence[str]) -> int:
     place, _ = venv.ensure(paths, dev=True)
     command: list[str | Path] = [place.python, "-m", "pytest", *argv]
     return proc.become(command, env=place.environment(os.environ), cwd=paths.root)
+
+
+def test_image(argv: Sequence[str]) -> int:
+    """Run every image test, on the variant that VARIANT names. Arguments go to pytest."""
+    paths = Paths()
+    variant = places.settings(paths).get("VARIANT") or DEFAULT
+    if not VARIANTS[variant].built_here:
+        say(
+            "note",
+            f"{variant} comes from PyTorch's own wheel index; its tests are those of the built variants",
+        )
+    place, _ = venv.ensure(paths, dev=True)
+    say("test-image", f"variant {variant}")
+    command: list[str | Path] = [place.python, "-m", "pytest", "tests/image", *argv]
+    return proc.become(command, env={**place.environment(os.environ), "VARIANT": variant}, cwd=paths.root)
 
 
 def bench(argv: Sequence[str]) -> int:

@@ -30,14 +30,16 @@ def has_image(name: str) -> bool:
     return proc.ask(["docker", "image", "inspect", "--format", "{{.Id}}", name]).ok
 
 
-def build(compose: Compose, engine: Engine, name: str, floor_bytes: int = disk.IMAGE_BYTES) -> None:
+def build(
+    compose: Compose, engine: Engine, name: str, floor_bytes: int = disk.IMAGE_BYTES, *, pull: bool = False
+) -> None:
     """Build the image; seconds when nothing changed. Raises `Problem` after BuildKit's own words."""
     there = has_image(name)
     if not there and engine.root:
         disk.need(engine.root, floor_bytes, f"building {name}", "See what Docker holds:  docker system df")
     size = "" if there else f", the first time (about 3 GB to download, {gigabytes(floor_bytes)} of disk)"
     say("build", f"{name}{size}")
-    if compose.watch("build", SERVICE) != 0:
+    if compose.watch("build", *(["--pull"] if pull else []), SERVICE) != 0:
         advice = ["Start the image as it was built before:  make up BUILD=no"] if there else []
         raise Problem(f"the image {name} could not be built (its own words are above)", *advice, code=1)
 

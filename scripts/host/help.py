@@ -9,21 +9,21 @@ from host.paths import Paths
 from host.settings import SETTINGS
 from host.show import Problem
 
-TARGET = re.compile(r"^([a-z]+):.*?## (.+)$")
+TARGET = re.compile(r"^([a-z-]+):.*?## (.+)$")
 
 
 def targets(makefile: str) -> list[str]:
     """The lines of help for a Makefile: `##@ Heading` and `target: ## what it does`.
 
     >>> targets("##@ Use\\nup: ## start\\n\\t@x\\nhidden:\\n")
-    ['Use', '  make up         start']
+    ['Use', '  make up               start']
     """
     lines = []
     for line in makefile.splitlines():
         if line.startswith("##@ "):
             lines.append(line[4:])
         elif match := TARGET.match(line):
-            lines.append(f"  make {match[1]:<10} {match[2]}")
+            lines.append(f"  make {match[1]:<16} {match[2]}")
     return lines
 
 

@@ -216,7 +216,9 @@ def composed(situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys) ->
     return project.Compose(paths, project.environment(os.environ, variables))
 
 
-def built(situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys) -> project.Compose:
+def built(
+    situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys, *, pull: bool = False
+) -> project.Compose:
     """The image, built anew where something changed; with BUILD=no the one that is there."""
     settings = situation.settings
     compose = composed(situation, chosen, chosen_keys)
@@ -226,7 +228,7 @@ def built(situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys) -> pr
                 f"BUILD=no, but there is no image {docker.image(settings, chosen)}", "Leave BUILD=no out"
             )
     else:
-        docker.build(compose, situation.engine, docker.image(settings, chosen))
+        docker.build(compose, situation.engine, docker.image(settings, chosen), pull=pull)
     return compose
 
 

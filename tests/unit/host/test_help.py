@@ -20,7 +20,7 @@ def test_make_alone_prints_one_line_a_target(checkout: Checkout) -> None:
 
 
 def test_every_target_calls_a_program_that_is_there() -> None:
-    scripts = re.findall(r"\$\(PYTHON\) (scripts/\w+)", (REPOSITORY / "Makefile").read_text())
+    scripts = re.findall(r"\$\(PYTHON\) (scripts/[\w-]+)", (REPOSITORY / "Makefile").read_text())
     assert len(scripts) > 10
     for name in scripts:
         assert (REPOSITORY / name).stat().st_mode & 0o111, name
@@ -30,6 +30,7 @@ def test_the_tables_in_the_docs_are_those_of_the_source() -> None:
     page = (REPOSITORY / "docs/host.md").read_text()
     assert target_table((REPOSITORY / "Makefile").read_text()) in page
     assert variable_table() in page
+    assert target_table((REPOSITORY / "Makefile").read_text()) in (REPOSITORY / "README.md").read_text()
 
 
 def test_help_as_markdown(checkout: Checkout) -> None:
