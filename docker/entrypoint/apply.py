@@ -14,7 +14,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from entrypoint import log, paths, sessions
+from entrypoint import certificates, log, paths, sessions
 from entrypoint.account import IMAGE_ID, LOWEST_EXTRA_ID, NAME, acting_as
 from entrypoint.execute import execute
 from entrypoint.mounts import mounts
@@ -32,6 +32,7 @@ def apply(plan: Plan) -> None:
         )
     _run_directory(plan)
     _name_the_user(plan)
+    certificates.write(plan.trust, plan.run, is_root=plan.is_root)
     _home(plan)
     _state(plan)
     if plan.workspace_to_own:

@@ -7,16 +7,19 @@ import os
 import socket
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from entrypoint import paths
+from entrypoint import certificates, paths, threads
 from entrypoint.account import IMAGE_ID, acting_as
+from entrypoint.certificates import Trust
 from entrypoint.keys import Source
 from entrypoint.mounts import Mount, is_hosts, mounts
 from entrypoint.settings import Settings
+from entrypoint.threads import Processors
 
 SECRET_KEY_FILE = Path("/run/secrets/ssh_public_key")  # a Docker or Compose secret of this name
+SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,9 @@ class Facts:
     run: Path | None  # None: nowhere to put run-time files
     key_sources: tuple[Source, ...]
     ssh_port_free: bool
+    trust: Trust = field(default_factory=Trust)
+    processors: Processors = field(default_factory=lambda: Processors(visible=1))
+    shared_memory: int | None = None  # bytes that /dev/shm holds; None: not known
 
 
 def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
@@ -93,6 +99,9 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         run=next((path for path in paths.RUN_CANDIDATES if _can_be_made(path)), None),
         key_sources=key_sources(settings, paths.HOME, uid, gid) if can_be_user else (),
         ssh_port_free=_port_is_free(settings.ssh_port),
+        trust=certificates.read(),
+        processors=threads.processors(),
+        shared_memory=_size(SHARED_MEMORY),
     )
 
 
@@ -221,6 +230,15 @@ def _asked_as(uid: int, gid: int, groups: tuple[int, ...], ask: Callable[[], int
         finally:
             os._exit(answer)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _size(folder: Path) -> int | None:
+    """Bytes that its file system holds in all."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_frsize * found.f_blocks
 
 
 def _can_be_made(run: Path) -> bool:

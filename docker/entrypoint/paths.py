@@ -19,6 +19,9 @@ SSHD_CONFIG = Path("/etc/torchtap/sshd_config")
 SSHD_EMPTY = Path("/run/sshd")  # sshd's empty directory for privilege separation
 ACCOUNTS = Path("/etc")  # passwd and group
 SKELETON = Path("/etc/skel")  # what a new home begins with
+CERTIFICATES = Path("/usr/local/share/ca-certificates")  # the user's own authorities, mounted
+CA_SECRET = Path("/run/secrets/ca_bundle")  # such, as a Docker or Compose secret
+CA_SYSTEM = Path("/etc/ssl/certs/ca-certificates.crt")  # what OpenSSL, GnuTLS, curl and git read
 # Run-time files: the first that can be written. The second serves a read-only root with a tmpfs on /tmp alone.
 RUN_CANDIDATES = (Path("/run/torchtap"), Path("/tmp/torchtap"))
 # In the run directory: what start decided, for health, session, stop and torchtap-url.
@@ -54,17 +57,18 @@ def started() -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def read(path: Path) -> bytes:
-    """A file of at most a mebibyte. Raises OSError; for anything that is not a plain file too, without waiting for it.
+def read(path: Path, limit: int = 1 << 20) -> bytes:
+    """A file, of at most a mebibyte unless said otherwise.
 
-    For files where the user can put a pipe, a device or something endless.
+    Raises OSError; for anything that is not a plain file too, without waiting for it: for files where the user can put
+    a pipe, a device or something endless.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
         kind = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(kind):
             raise OSError(errno.EINVAL, "is not a file", str(path))
-        return file.read(1 << 20)
+        return file.read(limit)
 
 
 def write(path: Path, text: str | bytes, mode: int = 0o644, owner: tuple[int, int] | None = None) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from entrypoint import paths
+from entrypoint import certificates, paths, proxies, threads
 from entrypoint.account import IMAGE_ID, LOWEST_EXTRA_ID, NAME, Account
+from entrypoint.certificates import Trust
 from entrypoint.gather import Facts, Folder
 from entrypoint.keys import collect
 from entrypoint.roles import Choice
@@ -16,6 +17,7 @@ from entrypoint.settings import SECRETS, Settings
 
 SSH_HINT = '-e SSH_PUBLIC_KEY="$(cat ~/.ssh/id_ed25519.pub)"'
 FALLBACK_SSH_PORT = 2222
+ENOUGH_SHARED_MEMORY = 1 << 30  # Docker's default is 64 MB
 # Of the shell that started the container, not of the container.
 NOT_PASSED_ON = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 
@@ -71,6 +73,7 @@ class Plan:
     selftest_first: bool
     stop_grace_s: float
     notices: tuple[Notice, ...]
+    trust: Trust = field(default_factory=Trust)
 
 
 def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
@@ -122,6 +125,9 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
             "role ssh has nothing to run: sshd needs a public key", *keys.problems, f"Add: {SSH_HINT}"
         )
 
+    notices += _about_certificates(facts.trust)
+    if choice.services:
+        notices += _about_limits(facts)
     environment = _environment(settings, facts, account, facts.run, state)
     services = [_SERVICES[name](facts, state, port) for name in choice.services if name in wanted]
     if services and settings.selftest == "warn":
@@ -148,6 +154,7 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
         selftest_first=bool(services) and settings.selftest == "strict",
         stop_grace_s=settings.stop_grace_s,
         notices=tuple(notices),
+        trust=facts.trust,
     )
 
 
@@ -292,6 +299,24 @@ def _no_key(facts: Facts, *, jupyter: bool) -> Notice:
     )
 
 
+def _about_certificates(trust: Trust) -> list[Notice]:
+    problems = [Notice("warning", "certificates", problem) for problem in trust.problems]
+    return [*problems, *([Notice("info", "certificates", trust.said)] if trust.certificates else [])]
+
+
+def _about_limits(facts: Facts) -> list[Notice]:
+    """What the container has less of than programs think, or than training needs."""
+    notices = []
+    cpus = facts.processors
+    if set_here := threads.variables(cpus, facts.environment):
+        text = f"{cpus.usable} of {cpus.visible} CPUs are this container's: "
+        notices.append(Notice("info", "cpu", text + ", ".join(f"{k}={v}" for k, v in set_here.items())))
+    if facts.shared_memory is not None and facts.shared_memory < ENOUGH_SHARED_MEMORY:
+        text = f"/dev/shm holds {facts.shared_memory >> 20} MB: too little for workers of a DataLoader, and for NCCL"
+        notices.append(Notice("info", "memory", text, ("Add: --shm-size 8g (compose.yaml has it)",)))
+    return notices
+
+
 def _environment(
     settings: Settings, facts: Facts, account: Account, run: Path, state: Path
 ) -> dict[str, str]:
@@ -299,4 +324,9 @@ def _environment(
     kept = {k: v for k, v in facts.environment.items() if k not in SECRETS and k not in NOT_PASSED_ON}
     where = {"HOME": account.home, "TORCHTAP_STATE": str(state), "JUPYTER_RUNTIME_DIR": str(run / "jupyter")}
     device = {} if settings.device == "auto" else {"TORCHTAP_DEVICE": settings.device}
-    return {**kept, **device, **where, "USER": NAME, "LOGNAME": NAME}
+    computed = {
+        **threads.variables(facts.processors, kept),
+        **certificates.variables(facts.trust, run, kept),
+        **proxies.variables(kept),
+    }
+    return {**kept, **computed, **device, **where, "USER": NAME, "LOGNAME": NAME}

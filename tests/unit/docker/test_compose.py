@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
+from entrypoint import proxies
 from entrypoint.settings import VARIABLES, Settings
 from torchtap.variants import DEFAULT
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with JupyterLab (lab.lock)")
 ROOT = Path(__file__).parents[3]
-FILES = ("compose.yaml", "compose.cpu.yaml", "compose.cdi.yaml", "compose.ca.yaml")
+FILES = ("compose.yaml", "compose.cpu.yaml", "compose.cdi.yaml", "compose.ca.yaml", "compose.debug.yaml")
 # ${NAME}, ${NAME:-default}, ${NAME:?message}
-VARIABLE = re.compile(r"\$\{(\w+)(?::(-|\?)([^}]*))?\}")
+VARIABLE = re.compile(r"\$\{(\w+)(?::(-|\?)([^}$]*))?\}")
 
 
 class Loader(yaml.SafeLoader):  # type: ignore[misc,name-defined]
@@ -40,7 +41,9 @@ def filled(value: Any, variables: Mapping[str, str]) -> Any:
         name, kind, default = match.groups()
         return variables.get(name) or (variables[name] if kind == "?" else default or "")
 
-    return VARIABLE.sub(replace, value)
+    while VARIABLE.search(value):  # a default may be a variable itself: innermost first
+        value = VARIABLE.sub(replace, value)
+    return value
 
 
 def load(name: str, **variables: str) -> dict[str, Any]:
@@ -91,16 +94,39 @@ def test_the_cdi_file_replaces_the_device() -> None:
 def test_certificates_have_to_be_named() -> None:
     with pytest.raises(KeyError, match="TORCHTAP_CA_BUNDLE"):
         load("compose.ca.yaml")
-    assert load("compose.ca.yaml", TORCHTAP_CA_BUNDLE="/ca.pem")["secrets"] == {
-        "ca_bundle": {"file": "/ca.pem"}
-    }
+    found = load("compose.ca.yaml", TORCHTAP_CA_BUNDLE="/ca.pem")
+    assert found["secrets"] == {"ca_bundle": {"file": "/ca.pem"}}
+    build_and_run = found["services"]["dev"]
+    assert build_and_run == {"build": {"secrets": ["ca_bundle"]}, "secrets": ["ca_bundle"]}
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_no_second_init_and_nothing_more_than_needed(name: str) -> None:
     """tini is PID 1 already; an engine's init above it would take the stop signal's place in the order."""
-    for forbidden in ("init", "privileged", "network_mode", "pid", "ipc", "cap_add", "security_opt"):
+    for forbidden in ("init", "privileged", "network_mode", "pid", "ipc"):
         assert forbidden not in dev(name, TORCHTAP_CA_BUNDLE="x"), forbidden
+
+
+def test_roots_powers_are_the_documented_minimum() -> None:
+    """Which of them is needed for what is shown on a real engine: tests/image/test_hardening.py."""
+    assert dev()["cap_drop"] == ["ALL"]
+    assert dev()["cap_add"] == ["CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID", "SYS_CHROOT"]
+    assert dev()["security_opt"] == ["no-new-privileges:true"]
+    assert dev("compose.debug.yaml") == {"cap_add": ["SYS_PTRACE"]}
+    for name in set(FILES) - {"compose.yaml", "compose.debug.yaml"}:
+        assert not {"cap_add", "cap_drop", "security_opt"} & set(dev(name, TORCHTAP_CA_BUNDLE="x")), name
+
+
+@pytest.mark.parametrize("given", ["HTTPS_PROXY", "https_proxy"])
+def test_a_proxy_set_on_the_host_reaches_build_and_container_in_either_spelling(given: str) -> None:
+    service = dev(**{given: "http://proxy:3128"})
+    assert (
+        service["environment"]["HTTPS_PROXY"]
+        == service["build"]["args"]["HTTPS_PROXY"]
+        == "http://proxy:3128"
+    )
+    # In small letters those of Docker's own config.json stay, where it has some: start gives one to the other.
+    assert not {name for name in (*service["environment"], *service["build"]["args"]) if name.islower()}
 
 
 def test_memory_limits_that_training_needs() -> None:
@@ -132,7 +158,7 @@ def test_compose_and_the_image_have_the_same_grace_period(seconds: str) -> None:
 def test_variables_are_those_of_the_image_and_their_defaults_are_accepted() -> None:
     environment = dev()["environment"]
     known = {variable.name for variable in VARIABLES}
-    assert set(environment) <= known
+    assert set(environment) <= known | set(proxies.NAMES)
     settings = Settings.read(environment)
     assert (settings.selftest, settings.stop_grace_s, settings.uid) == ("warn", 30.0, None)
 

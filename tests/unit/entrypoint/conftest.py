@@ -49,6 +49,8 @@ def image(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "etc/skel",
         "bin",
         "notebooks",
+        "usr/local/share/ca-certificates",
+        "etc/ssl/certs",
     ):
         (root / name).mkdir(parents=True)
     for name, path in places(root).items():
@@ -76,6 +78,9 @@ def places(root: Path) -> dict[str, Path | tuple[Path, ...]]:
         "SSHD_EMPTY": root / "run/sshd",
         "BIN": root / "bin",
         "NOTEBOOKS": root / "notebooks",
+        "CERTIFICATES": root / "usr/local/share/ca-certificates",
+        "CA_SECRET": root / "run/secrets/ca_bundle",
+        "CA_SYSTEM": root / "etc/ssl/certs/ca-certificates.crt",
     }
 
 

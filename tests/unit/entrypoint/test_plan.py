@@ -13,11 +13,13 @@ import pytest
 
 from entrypoint import paths
 from entrypoint.account import Account
+from entrypoint.certificates import Trust
 from entrypoint.gather import Facts, Folder
 from entrypoint.keys import Source
 from entrypoint.plan import SSH_HINT, Notice, Plan, PlanError, Service, make_plan, run_script
 from entrypoint.roles import choose
 from entrypoint.settings import Settings
+from entrypoint.threads import Processors
 
 from .conftest import GID, OTHER, UID, needs_root
 
@@ -534,3 +536,50 @@ def test_a_service_runs_as_dev_with_its_groups_and_words_as_they_are(open_path: 
     assert (uid, gid, where) == (str(UID), str(GID), str(place))
     assert set(groups.split()) == {str(GID), str(OTHER)}
     assert said == "".join(f"{word}|" for word in odd)
+
+
+# ---- what start computes for every session ----
+def test_thread_counts_certificates_and_proxies_reach_the_environment_and_the_users_own_win() -> None:
+    found = facts(
+        environment={"HTTP_PROXY": "http://proxy:3128", "PIP_CERT": "/mine.pem"},
+        processors=Processors(visible=64, quota=1.5),
+        trust=Trust(certificates=(b"x",), places=("/there",)),
+    )
+    environment = plan(found).environment
+    assert environment["OMP_NUM_THREADS"] == "2"
+    assert environment["SSL_CERT_FILE"] == "/run/torchtap/ca-certificates.pem"
+    assert environment["PIP_CERT"] == "/mine.pem"
+    assert environment["http_proxy"] == "http://proxy:3128"
+    assert environment["no_proxy"] == "localhost,127.0.0.1,::1"
+    assert plan(found).trust is found.trust
+
+
+def test_limits_and_certificates_are_said() -> None:
+    found = facts(
+        processors=Processors(visible=64, quota=1.5),
+        shared_memory=64 << 20,
+        trust=Trust(certificates=(b"x",), places=("/there",), problems=("/there/b.crt is empty",)),
+    )
+    assert plan(found).notices == (
+        Notice("warning", "certificates", "/there/b.crt is empty"),
+        Notice("info", "certificates", "1 from /there, for pip, uv, curl, git, requests, httpx, node"),
+        Notice(
+            "info",
+            "cpu",
+            "2 of 64 CPUs are this container's: OMP_NUM_THREADS=2, TORCHINDUCTOR_COMPILE_THREADS=2",
+        ),
+        Notice(
+            "info",
+            "memory",
+            "/dev/shm holds 64 MB: too little for workers of a DataLoader, and for NCCL",
+            ("Add: --shm-size 8g (compose.yaml has it)",),
+        ),
+    )
+    command = plan(found, ["python", "x.py"])
+    assert [notice.subject for notice in command.notices] == ["certificates", "certificates"]
+    assert command.environment["OMP_NUM_THREADS"] == "2"
+
+
+@pytest.mark.parametrize("size", [None, 1 << 30, 8 << 30], ids=["not known", "1 GiB", "8 GiB"])
+def test_enough_shared_memory_is_not_mentioned(size: int | None) -> None:
+    assert plan(facts(shared_memory=size)).notices == ()
