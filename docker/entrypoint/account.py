@@ -29,11 +29,15 @@ class Account:
 
         >>> Account(12345, 54321, (), "/home/dev").files["passwd"]
         'dev:x:12345:54321::/home/dev:/bin/bash\\n'
+        >>> Account(12345, 54321, (44,), "/home/dev").files["group"]
+        'dev:x:54321:\\ndev-44:x:44:dev\\n'
         """
         return {
             "passwd": f"{NAME}:x:{self.uid}:{self.gid}::{self.home}:{self.shell}\n",
             # A group of this id may have a name already; a second name for it does no harm.
-            "group": f"{NAME}:x:{self.gid}:\n",
+            # sshd asks these files for the groups of a session, so those of --group-add have lines too.
+            "group": f"{NAME}:x:{self.gid}:\n"
+            + "".join(f"{NAME}-{group}:x:{group}:{NAME}\n" for group in self.groups),
             # "*" is no password but, other than "!", not a locked account: sshd lets keys in.
             "shadow": f"{NAME}:*:19000:0:99999:7:::\n",
         }

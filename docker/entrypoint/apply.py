@@ -14,11 +14,11 @@ import stat
 import subprocess
 from pathlib import Path
 
-from entrypoint import certificates, log, paths, sessions
+from entrypoint import certificates, hostkey, log, paths, sessions
 from entrypoint.account import IMAGE_ID, LOWEST_EXTRA_ID, NAME, acting_as
 from entrypoint.execute import execute
 from entrypoint.mounts import mounts
-from entrypoint.plan import Plan, PlanError, run_script
+from entrypoint.plan import Plan, run_script
 from entrypoint.stop import STOPPING
 
 SCAN = "services"  # s6-svscan's directory, in the run directory
@@ -48,7 +48,7 @@ def apply(plan: Plan) -> None:
     paths.write(plan.run / "path", plan.environment.get("PATH", "") + "\n")  # for /etc/profile.d/torchtap.sh
     if plan.authorized_keys:
         paths.write(plan.run / "authorized_keys", "".join(f"{line}\n" for line in plan.authorized_keys))
-        _host_key(plan.state / paths.SSH)
+        hostkey.provide(plan.state / paths.SSH, plan.run)
     if any(service.name == "jupyter" for service in plan.services):
         _jupyter_token(plan)
         _own_folder(plan, Path(plan.environment["JUPYTER_RUNTIME_DIR"]))
@@ -142,7 +142,7 @@ def _name_the_user(plan: Plan) -> None:
         return
     try:
         for name in ("passwd", "group"):
-            _replace_line(paths.ACCOUNTS / name, f"{NAME}:", account.files[name])
+            _replace_lines(paths.ACCOUNTS / name, account.files[name])
     except OSError as error:
         if account.uid < LOWEST_EXTRA_ID:
             log.warning(
@@ -152,12 +152,13 @@ def _name_the_user(plan: Plan) -> None:
             )
 
 
-def _replace_line(path: Path, beginning: str, line: str) -> None:
-    """Put `line` first, in place of any that begins so: first, so that its name wins where an id has two."""
-    rest = [
-        old for old in path.read_bytes().splitlines(keepends=True) if not old.startswith(beginning.encode())
-    ]
-    paths.write(path, line.encode() + b"".join(rest))
+def _replace_lines(path: Path, text: str) -> None:
+    """Put the user's lines in place of earlier ones. Its own comes first, so that its name wins where an id has two;
+    those of its further groups last, so that theirs do not."""
+    ours = (f"{NAME}:".encode(), f"{NAME}-".encode())
+    first, *others = text.encode().splitlines(keepends=True)
+    rest = [old for old in path.read_bytes().splitlines(keepends=True) if not old.startswith(ours)]
+    paths.write(path, b"".join((first, *rest, *others)))
 
 
 def _home(plan: Plan) -> None:
@@ -224,29 +225,6 @@ def _state(plan: Plan) -> None:
     ssh.mkdir(mode=0o700, exist_ok=True)
     if plan.is_root:
         _take_over(ssh, 0o700)
-
-
-def _host_key(folder: Path) -> None:
-    """Made once, kept in the state volume. A key that others can read would stop sshd, so modes are repaired."""
-    key, draft = folder / "ssh_host_ed25519_key", folder / "new"
-    if key.is_symlink() or not key.is_file() or not key.stat().st_size:
-        # Made beside it and moved: a crash leaves no half of a key, which sshd would refuse at every later start.
-        for path in (key, draft, _public(draft)):
-            path.unlink(missing_ok=True)
-        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "torchtap", "-f", str(draft)]
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-        if done.returncode:
-            raise PlanError(
-                f"ssh-keygen cannot make the host key in {folder}: {' '.join(done.stderr.split())}",
-                "To do without SSH, start with the role jupyter",
-            )
-        os.replace(_public(draft), _public(key))
-        os.replace(draft, key)
-    key.chmod(0o600)
-
-
-def _public(key: Path) -> Path:
-    return key.with_name(f"{key.name}.pub")
 
 
 def _jupyter_token(plan: Plan) -> None:

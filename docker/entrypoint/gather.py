@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from entrypoint.mounts import Mount, is_hosts, mounts
 from entrypoint.settings import Settings
 from entrypoint.threads import Processors
 
+CAP_SYS_CHROOT = 18
 SECRET_KEY_FILE = Path("/run/secrets/ssh_public_key")  # a Docker or Compose secret of this name
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -54,6 +56,7 @@ class Facts:
     gid: int
     groups: tuple[int, ...]
     can_be_user: bool  # root without CAP_SETUID or CAP_SETGID cannot
+    can_chroot: bool  # root without CAP_SYS_CHROOT cannot, and its sshd would end every login
     rootless: bool  # a user namespace: root in here is somebody else outside
     current: Folder  # WORKDIR, or that of `docker run -w`
     workspace: Folder
@@ -88,6 +91,7 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         gid=gid,
         groups=groups,
         can_be_user=can_be_user,
+        can_chroot=not is_root or has_capability(CAP_SYS_CHROOT),
         rootless=_is_rootless(),
         current=look(_current()),
         workspace=look(paths.WORKSPACE),
@@ -143,11 +147,30 @@ def look_at(path: Path, uid: int, gid: int, groups: tuple[int, ...], seen: Seque
 
 def key_sources(settings: Settings, home: Path, uid: int, gid: int) -> tuple[Source, ...]:
     """Every place that may hold public keys, in order."""
-    variable = Source("SSH_PUBLIC_KEY", settings.ssh_public_key or None)
+    variable = Source("SSH_PUBLIC_KEY", settings.ssh_public_key or None, one_line=True)
     named = [_file(Path(name), asked_for=True) for name in filter(None, [settings.ssh_public_key_file])]
+    for name in filter(None, [settings.ssh_public_key_dir]):
+        named += _directory(Path(name))
     with acting_as(uid, gid):  # what the user could link to there is not root's to read
         own = _file(home / ".ssh" / "authorized_keys")
     return (variable, *named, _file(SECRET_KEY_FILE), own)
+
+
+def _directory(path: Path) -> list[Source]:
+    """Its `*.pub` and `authorized_keys`, as in ~/.ssh. Others, such as private keys, are not even opened."""
+    try:
+        owner = path.stat()
+        with acting_as(
+            owner.st_uid, owner.st_gid
+        ):  # where a user can put links, they show no more than to that user
+            names = sorted(entry.name for entry in path.iterdir())
+            keys = [name for name in names if name.endswith(".pub") or name == "authorized_keys"]
+            found = [_file(path / name, asked_for=True) for name in keys]
+    except OSError as error:
+        known = {errno.ENOENT: "does not exist", errno.ENOTDIR: "is not a directory"}
+        why = known.get(error.errno or 0, f"cannot be read ({error.strerror})")
+        return [Source(str(path), None, why, asked_for=True)]
+    return found or [Source(str(path), None, "holds no *.pub and no authorized_keys", asked_for=True)]
 
 
 def _file(path: Path, *, asked_for: bool = False) -> Source:
@@ -215,6 +238,15 @@ def _access(path: Path, uid: int, gid: int, groups: tuple[int, ...]) -> tuple[bo
 
 def _can_become(uid: int, gid: int, groups: tuple[int, ...]) -> bool:
     return _asked_as(uid, gid, groups, lambda: 0) == 0
+
+
+def has_capability(number: int, status: Path = Path("/proc/self/status")) -> bool:
+    """Whether this process has it, by its number in linux/capability.h. Unknown counts as yes."""
+    try:
+        held = re.search(r"^CapEff:\s*([0-9a-f]+)$", status.read_text(), re.MULTILINE)
+    except OSError:
+        return True
+    return held is None or bool(int(held[1], 16) >> number & 1)
 
 
 def _asked_as(uid: int, gid: int, groups: tuple[int, ...], ask: Callable[[], int]) -> int:

@@ -30,6 +30,11 @@ _OPTIONS = frozenset(
     """.split()  # noqa: SIM905 - a table of words
 )
 _OPTION = re.compile(r"""([A-Za-z0-9-]+)(?:="(?:\\"|[^"])*")?""")
+# An env file holds one line a variable, so several keys come with "\n" between them. Only before what may be another
+# key: a comment may well be DOMAIN\name.
+_WRITTEN_LINE_END = re.compile(
+    rf"(?:\\r)?\\n(?=\s*(?:$|#|(?:\S+\s+)?(?:{'|'.join(map(re.escape, _TYPES))})\s))"
+)
 _PRIVATE = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----|PuTTY-User-Key-File")
 _OTHER_FORMAT = re.compile(r"---- BEGIN SSH2 PUBLIC KEY ----|-----BEGIN (?:RSA )?PUBLIC KEY-----")
 
@@ -42,6 +47,7 @@ class Source:
     text: str | None
     absent: str = "is not set"
     asked_for: bool = False  # named by the user: that it cannot be read is a problem
+    one_line: bool = False  # a variable: line ends may be written as \\n
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,8 @@ def collect(sources: Iterable[Source]) -> Keys:
     problems: list[str] = []
     for source in sources:
         text = source.text or ""
+        if source.one_line:
+            text = _WRITTEN_LINE_END.sub("\n", text)
         if source.text is None and source.asked_for:
             problems.append(f"{source.name} {source.absent}")
         if _PRIVATE.search(text):

@@ -7,10 +7,10 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
-from entrypoint import apply, log, paths
+from entrypoint import apply, hostkey, log, paths
 from entrypoint.gather import gather
 from entrypoint.plan import Plan, PlanError, make_plan
-from entrypoint.roles import Choice, choose, nearest
+from entrypoint.roles import MEANT, Choice, choose, nearest
 from entrypoint.settings import Settings, SettingsError
 
 # Exit codes: those of `docker run` for commands (126, 127), and of the self-test (1), else 2 for a usage error.
@@ -60,6 +60,9 @@ def _refused(error: OSError) -> int:
 def _unusable(choice: Choice, environment: Mapping[str, str]) -> int:
     """The exit code for a command that does not exist; 0 when it does."""
     name = choice.command[0]
+    if choice.command == (name,) and name in MEANT:
+        log.error("start", f"{name!r} alone is not a role; the role is called {MEANT[name]}")
+        return NOT_FOUND
     path = environment.get("PATH", os.defpath)
     if "/" in name or shutil.which(name, path=path):
         return 0  # a path may lead into a volume that only the user can read: execvp will tell
@@ -118,6 +121,7 @@ def _announce(plan: Plan) -> None:
         log.info(
             "ssh", f"sshd on port {plan.ssh_port}, user dev, {count} public key{'s' if count > 1 else ''}"
         )
+        log.info("ssh", f"host key {hostkey.fingerprint(hostkey.public_of(plan.run))}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from entrypoint.settings import SECRETS, Settings
 SSH_HINT = '-e SSH_PUBLIC_KEY="$(cat ~/.ssh/id_ed25519.pub)"'
 FALLBACK_SSH_PORT = 2222
 ENOUGH_SHARED_MEMORY = 1 << 30  # Docker's default is 64 MB
+HOST_KEY = "ssh_host_ed25519_key"  # in the state volume; sshd finds it by a link of the run directory
 # Of the shell that started the container, not of the container.
 NOT_PASSED_ON = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 
@@ -129,7 +130,7 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
     if choice.services:
         notices += _about_limits(facts)
     environment = _environment(settings, facts, account, facts.run, state)
-    services = [_SERVICES[name](facts, state, port) for name in choice.services if name in wanted]
+    services = [_SERVICES[name](facts, facts.run, port) for name in choice.services if name in wanted]
     if services and settings.selftest == "warn":
         services.append(Service(name="selftest", argv=(str(paths.BIN / "after-ready"),), once=True))
     return Plan(
@@ -183,17 +184,17 @@ def run_script(service: Service, plan: Plan) -> str:
     return f"#!/bin/sh\ncd {shlex.quote(str(plan.working_directory))} && exec {shlex.join((*drop, *service.argv))}\n"
 
 
-def _sshd(facts: Facts, state: Path, port: int) -> Service:
-    options = [f"AuthorizedKeysFile={facts.run}/authorized_keys"]
+def _sshd(facts: Facts, run: Path, port: int) -> Service:
+    options = [f"AuthorizedKeysFile={run}/authorized_keys"]
     if not facts.is_root:
         # The image's run directory is open to any user, for containers like this one. Here all belongs to one user.
         options.append("StrictModes=no")
-    key = state / "ssh" / "ssh_host_ed25519_key"
+    key = run / HOST_KEY
     argv = ("/usr/sbin/sshd", "-D", "-e", "-f", str(paths.SSHD_CONFIG), "-p", str(port), "-h", str(key))
     return Service(name="sshd", argv=(*argv, *(f"-o{option}" for option in options)), as_root=True)
 
 
-def _jupyter(facts: Facts, state: Path, port: int) -> Service:  # noqa: ARG001 - one signature for the table below
+def _jupyter(facts: Facts, run: Path, port: int) -> Service:  # noqa: ARG001 - one signature for the table below
     return Service(name="jupyter", argv=(str(paths.VENV / "bin" / "jupyter-lab"),))
 
 
@@ -250,6 +251,9 @@ def _no_sshd(facts: Facts) -> Notice | None:
     elif facts.run != paths.RUN_CANDIDATES[0]:
         why = f"{paths.RUN_CANDIDATES[0]} cannot be written"
         remedy = f"With --read-only add: --tmpfs /run{'' if facts.is_root else ':mode=1777'}"
+    elif not facts.can_chroot:
+        why = "CAP_SYS_CHROOT is missing, and sshd would end every login at once"
+        return Notice("error", "ssh", f"not started: {why}", ("Add: --cap-add SYS_CHROOT",))
     else:
         return None
     return Notice("warning", "ssh", f"not started: {why}", (remedy,))

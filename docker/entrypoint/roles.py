@@ -19,6 +19,16 @@ ROLES: dict[str, tuple[str, ...]] = {
 }
 # Roles that are a command and end by themselves.
 COMMANDS: dict[str, tuple[str, ...]] = {"selftest": ("torchtap", "selftest")}
+# Words that people type for a role. Alone, the programs of these names would not do what is meant: sshd would run as
+# dev, and JupyterLab without its token and nobody to start it again.
+MEANT = {
+    "sshd": "ssh",
+    "jupyter-lab": "jupyter",
+    "jupyterlab": "jupyter",
+    "lab": "jupyter",
+    "jupyter-notebook": "jupyter",
+    "notebook": "jupyter",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +54,10 @@ def choose(words: Sequence[str]) -> Choice:
 def nearest(word: str, commands: Sequence[str]) -> str | None:
     """The role or command most like a word that is neither.
 
-    >>> nearest("jupiter", ["python", "jupyter-lab"])
-    'jupyter'
+    >>> nearest("jupiter", ["python", "jupyter-lab"]), nearest("sshd", [])
+    ('jupyter', 'ssh')
     """
+    if word in MEANT:
+        return MEANT[word]
     known = [*ROLES, *COMMANDS, *commands]
     return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=0.6)), None)

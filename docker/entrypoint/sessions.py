@@ -18,6 +18,9 @@ from entrypoint.execute import execute
 ENVIRONMENT = "environment"  # in the run directory; readable by root and dev
 # What sshd sets for this very session; it wins over the container's.
 FROM_SSHD = ("SSH_", "TERM", "DISPLAY", "XAUTHORITY")
+# Where ncurses looks for descriptions of terminals, beside the user's own.
+TERMINFO = ("/etc/terminfo", "/lib/terminfo", "/usr/share/terminfo", "/usr/lib/terminfo")
+USUAL_TERMINAL = "xterm-256color"
 
 
 def pack(environment: Mapping[str, str]) -> bytes:
@@ -49,10 +52,26 @@ def merged(container: Mapping[str, str], sshd: Mapping[str, str]) -> dict[str, s
     return {**container, **own}
 
 
+def terminal(name: str, environment: Mapping[str, str]) -> str:
+    """The client's terminal, or the usual one where nothing in the image describes it.
+
+    tmux, less and vim refuse a terminal that they do not know, and the newer ones (kitty, ghostty, foot) understand
+    what xterm does.
+    """
+    own = [environment.get("TERMINFO", ""), *environment.get("TERMINFO_DIRS", "").split(":")]
+    own.append(f"{environment.get('HOME', '')}/.terminfo")
+    if not name or "/" in name:
+        return USUAL_TERMINAL
+    places = (f"{folder}/{name[0]}/{name}" for folder in (*filter(None, own), *TERMINFO))
+    return name if any(map(os.path.exists, places)) else USUAL_TERMINAL
+
+
 def main() -> None:
     """sshd's ForceCommand: a login shell, or the command that the client asked for (scp and sftp included)."""
     container = _container()
     environment = merged(container, os.environ) if container else dict(os.environ)
+    if "SSH_TTY" in environment:
+        environment["TERM"] = terminal(environment.get("TERM", ""), environment)
     command = os.environ.get("SSH_ORIGINAL_COMMAND")
     # A SHELL that is not in the image must not lock its user out.
     for shell in filter(None, (environment.get("SHELL"), "/bin/bash", "/bin/sh")):

@@ -56,6 +56,11 @@ VARIABLES = (
     ),
     Variable(name="SSH_PUBLIC_KEY", default="", meaning="Public keys that may log in, one a line."),
     Variable(name="SSH_PUBLIC_KEY_FILE", default="", meaning="A file in the container with such keys."),
+    Variable(
+        name="SSH_PUBLIC_KEY_DIR",
+        default="",
+        meaning="A directory in the container: its *.pub files and authorized_keys.",
+    ),
     Variable(name="SSH_PORT_IN_CONTAINER", default="22", meaning="Port of sshd inside the container."),
     Variable(
         name="JUPYTER_TOKEN", default="", meaning="JupyterLab's token. Default: made once, kept.", secret=True
@@ -80,6 +85,7 @@ class Settings:
     gid: int | None
     ssh_public_key: str
     ssh_public_key_file: str
+    ssh_public_key_dir: str
     ssh_port: int
     jupyter_token: str
 
@@ -106,6 +112,7 @@ class Settings:
             gid=_identity(values, "HOST_GID"),
             ssh_public_key=values["SSH_PUBLIC_KEY"],
             ssh_public_key_file=values["SSH_PUBLIC_KEY_FILE"],
+            ssh_public_key_dir=values["SSH_PUBLIC_KEY_DIR"],
             ssh_port=_whole(values, "SSH_PORT_IN_CONTAINER", "a port, 1 to 65535", 1, 65_535),
             jupyter_token=_token(values, "JUPYTER_TOKEN"),
         )

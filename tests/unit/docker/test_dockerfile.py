@@ -160,7 +160,7 @@ def test_programs_can_be_run_and_see_nothing_of_the_users_python(program: Path) 
     """-I: no PYTHONPATH, no user site; -S: no site-packages. What the user installs cannot change start-up."""
     first, *rest = program.read_text().splitlines()
     assert os.access(program, os.X_OK)
-    assert first in ("#!/bin/sh", "#!/usr/bin/python3 -IS")
+    assert first in ("#!/bin/sh", "#!/bin/bash -p", "#!/usr/bin/python3 -IS")
     if "python3" in first:
         modules = re.findall(r"from entrypoint\.(\w+) import main", "\n".join(rest))
         assert len(modules) == 1

@@ -27,7 +27,7 @@ def test_files_name_the_user(uid: int, gid: int, home: str) -> None:
     files = Account(uid, gid, (44,), home).files
     assert files == {
         "passwd": f"dev:x:{uid}:{gid}::{home}:/bin/bash\n",
-        "group": f"dev:x:{gid}:\n",
+        "group": f"dev:x:{gid}:\ndev-44:x:44:dev\n",
         "shadow": "dev:*:19000:0:99999:7:::\n",
     }
 

@@ -20,7 +20,7 @@ from entrypoint import paths, sessions
 from entrypoint.account import Account, acting_as
 from entrypoint.apply import apply
 from entrypoint.mounts import Mount
-from entrypoint.plan import Notice, Plan, PlanError, Service
+from entrypoint.plan import Notice, Plan, Service
 from entrypoint.stop import STOPPING
 
 from .box import wait_until
@@ -247,7 +247,7 @@ def test_where_passwd_cannot_be_written_only_low_ids_are_warned_of(
     def read_only(path: Path, *_: object) -> None:
         raise OSError(30, "Read-only file system", str(path))
 
-    monkeypatch.setattr(module, "_replace_line", read_only)
+    monkeypatch.setattr(module, "_replace_lines", read_only)
     apply(change(plan, account=Account(uid, GID, (), "/home/dev"), services=(), authorized_keys=()))
     warning = (
         f"WARNING user: user id 100 has no name here: {image}/etc/passwd cannot be written (Read-only file system)\n"
@@ -502,82 +502,6 @@ def test_a_link_in_place_of_the_token_gives_nothing_away(plan: Plan, image: Path
 def test_a_pipe_in_place_of_the_token_does_not_hold_up_the_start(plan: Plan) -> None:
     os.mkfifo(plan.state / "jupyter-token")
     assert len(token_of(plan).strip()) == 48
-
-
-# ---- host key ----
-@pytest.fixture
-def ssh(tmp_path: Path) -> Path:
-    if not shutil.which("ssh-keygen"):
-        pytest.skip("ssh-keygen is not installed")
-    (tmp_path / "ssh").mkdir()
-    return tmp_path / "ssh"
-
-
-def fingerprint(path: Path) -> str:
-    command = ["ssh-keygen", "-l", "-f", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[1]
-
-
-def test_a_host_key_is_a_pair_that_fits(ssh: Path) -> None:
-    module._host_key(ssh)
-    key = ssh / "ssh_host_ed25519_key"
-    done = subprocess.run(
-        ["ssh-keygen", "-y", "-P", "", "-f", str(key)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split()[1] == key.with_suffix(".pub").read_text().split()[1]
-    assert sorted(path.name for path in ssh.iterdir()) == ["ssh_host_ed25519_key", "ssh_host_ed25519_key.pub"]
-
-
-def test_every_container_has_its_own_host_key(ssh: Path, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    for folder in (ssh, tmp_path / "other"):
-        module._host_key(folder)
-    assert fingerprint(ssh / "ssh_host_ed25519_key") != fingerprint(tmp_path / "other/ssh_host_ed25519_key")
-
-
-def test_a_key_that_others_could_read_is_closed_again(ssh: Path) -> None:
-    module._host_key(ssh)
-    before = fingerprint(ssh / "ssh_host_ed25519_key")
-    (ssh / "ssh_host_ed25519_key").chmod(0o777)
-    module._host_key(ssh)
-    assert belongs(ssh / "ssh_host_ed25519_key")[2] == "600"
-    assert fingerprint(ssh / "ssh_host_ed25519_key") == before
-
-
-@pytest.mark.parametrize("left", ["an empty key", "a draft", "a link", "a directory beside it"])
-def test_what_a_crash_or_somebody_left_is_no_hindrance(ssh: Path, left: str, tmp_path: Path) -> None:
-    key = ssh / "ssh_host_ed25519_key"
-    if left == "an empty key":
-        key.touch()
-    elif left == "a draft":
-        (ssh / "new").write_text("half")
-        (ssh / "new.pub").write_text("half")
-    elif left == "a link":
-        (tmp_path / "victim").write_text("untouched")
-        key.symlink_to(tmp_path / "victim")
-    else:
-        (ssh / "old").mkdir()
-    module._host_key(ssh)
-    assert fingerprint(key)
-    assert not key.is_symlink()
-    assert left != "a link" or (tmp_path / "victim").read_text() == "untouched"
-
-
-def test_a_key_that_cannot_be_made_is_one_clear_error(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = ssh.parent / "bin"
-    fake.mkdir()
-    (fake / "ssh-keygen").write_text(
-        "#!/bin/sh\necho 'No user exists for uid 12345' >&2\necho >&2\nexit 255\n"
-    )
-    (fake / "ssh-keygen").chmod(0o755)
-    monkeypatch.setenv("PATH", str(fake))
-    with pytest.raises(PlanError) as raised:
-        module._host_key(ssh)
-    assert str(raised.value) == (
-        f"ssh-keygen cannot make the host key in {ssh}: No user exists for uid 12345"
-    )
-    assert raised.value.remedy == ("To do without SSH, start with the role jupyter",)
-    assert list(ssh.iterdir()) == []
 
 
 # ---- services ----

@@ -186,6 +186,50 @@ def test_a_folder_in_place_of_the_file_is_said(home: Path, image: Path) -> None:
     assert found == Source(str(image / "home"), None, "is not a file", asked_for=True)
 
 
+def test_a_directory_gives_its_public_keys_and_no_other_file_is_opened(home: Path, image: Path) -> None:
+    """As ~/.ssh of the host is: private keys beside the public ones."""
+    folder = image / "keys"
+    folder.mkdir()
+    for name in ("b.pub", "a.pub", "authorized_keys", "id_ed25519", "config", "known_hosts"):
+        (folder / name).write_text(f"text of {name}\n")
+    found = sources(home, SSH_PUBLIC_KEY_DIR=str(folder))[1:-2]
+    assert [source.name for source in found] == [
+        f"{folder}/{n}" for n in ("a.pub", "authorized_keys", "b.pub")
+    ]
+    assert found[0].text == "text of a.pub\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("missing", "does not exist"),
+        ("file", "is not a directory"),
+        ("empty", "holds no *.pub and no authorized_keys"),
+    ],
+)
+def test_a_directory_without_keys_is_said(home: Path, image: Path, kind: str, says: str) -> None:
+    folder = image / "keys"
+    if kind == "file":
+        folder.touch()
+    elif kind == "empty":
+        folder.mkdir()
+    found = sources(home, SSH_PUBLIC_KEY_DIR=str(folder))[1]
+    assert found == Source(str(folder), None, says, asked_for=True)
+
+
+@needs_root
+def test_a_link_in_a_users_directory_of_keys_shows_root_nothing(home: Path, open_path: Path) -> None:
+    secret = open_path / "secret"
+    secret.write_text("root:hash\n")
+    secret.chmod(0o600)
+    folder = open_path / "keys"
+    folder.mkdir()
+    (folder / "a.pub").symlink_to(secret)
+    os.chown(folder, UID, GID)
+    found = sources(home, SSH_PUBLIC_KEY_DIR=str(folder))[1]
+    assert (found.text, found.absent) == (None, "cannot be read (Permission denied)")
+
+
 def test_a_pipe_in_place_of_the_file_does_not_hold_up_the_start(home: Path) -> None:
     os.mkfifo(home / ".ssh/authorized_keys")
     assert sources(home)[-1].absent == "is not a file"
@@ -330,6 +374,24 @@ def test_a_working_directory_that_was_removed_is_the_workspace(
     (image / "gone").rmdir()
     assert gather({}, settings()).current.path == paths.WORKSPACE
     monkeypatch.chdir(image)
+
+
+@pytest.mark.parametrize(
+    ("status", "held"),
+    [
+        ("Name:\tx\nCapPrm:\t0\nCapEff:\t00000000a80425fb\nCapBnd:\t0\n", True),
+        ("CapEff:\t00000000a80025fb\n", False),
+        ("Name:\tx\n", True),
+        (None, True),
+    ],
+    ids=["Docker's own set", "without SYS_CHROOT", "no such line", "unknown"],
+)
+def test_a_capability_is_read_from_the_kernels_own_list(
+    tmp_path: Path, status: str | None, held: bool
+) -> None:
+    if status is not None:
+        (tmp_path / "status").write_text(status)
+    assert module.has_capability(module.CAP_SYS_CHROOT, tmp_path / "status") is held
 
 
 @needs_root

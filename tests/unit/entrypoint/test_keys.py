@@ -111,6 +111,26 @@ def test_options_before_a_key_stay_as_they_are(key: str, options: str) -> None:
     assert from_variable(f"{options} {key}") == Keys((f"{options} {key}",), ())
 
 
+def test_c2_line_ends_written_as_backslash_n_separate_keys(pairs: dict[str, tuple[str, str]]) -> None:
+    """An env file has one line a variable. Unseen, the second key would be a part of the first one's comment."""
+    first, second, third = (pairs[kind][0] for kind in ("ed25519", "rsa 2048", "ecdsa 256"))
+    text = rf"{first}\n{second}\r\n# work\nno-pty {third}\n"
+    found = collect([Source("SSH_PUBLIC_KEY", text, one_line=True)])
+    assert found == Keys((first, second, f"no-pty {third}"), ())
+
+
+@pytest.mark.parametrize("comment", [r"DOMAIN\nick", r"CORP\norbert work laptop", r"a\n b"])
+def test_a_comment_may_hold_what_looks_like_a_line_end(key: str, comment: str) -> None:
+    bare = " ".join(key.split()[:2])
+    found = collect([Source("SSH_PUBLIC_KEY", f"{bare} {comment}", one_line=True)])
+    assert found == Keys((f"{bare} {comment}",), ())
+
+
+def test_in_a_file_a_backslash_stays_what_it_is(key: str, pairs: dict[str, tuple[str, str]]) -> None:
+    line = rf"{key}\n{pairs['rsa 2048'][0]}"
+    assert collect([Source("/keys", line)]).lines == (line,)
+
+
 def test_keys_of_all_sources_are_taken_once_and_in_order(pairs: dict[str, tuple[str, str]]) -> None:
     first, second, third = (pairs[kind][0] for kind in ("ed25519", "rsa 2048", "ecdsa 256"))
     sources = [

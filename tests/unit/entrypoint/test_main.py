@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint import paths
+from entrypoint import hostkey, paths
 
 from .conftest import GID, UID, needs_root, places
 
@@ -85,7 +85,9 @@ def test_role_dev_becomes_supervision_and_says_what_runs_where(container: Path) 
     done = start(container, SSH_PUBLIC_KEY=KEY, SSH_PORT_IN_CONTAINER=PORT)
     assert done.returncode == 0
     assert done.stdout == f"supervising as 0: -c 32 -t 0 {container}/run/torchtap/services\n"
-    assert done.stderr == ANNOUNCED + ANNOUNCED_SSH
+    key = (container / "var/lib/torchtap/ssh/ssh_host_ed25519_key.pub").read_text()
+    said = f"INFO    ssh: host key {hostkey.fingerprint(key)}\n"
+    assert done.stderr == ANNOUNCED + ANNOUNCED_SSH + said
     assert {path.name for path in (container / "run/torchtap/services").iterdir()} == {
         ".s6-svscan",
         "sshd",
@@ -153,6 +155,12 @@ def test_role_selftest_is_the_torchtap_command(container: Path) -> None:
             127,
             "ERROR   start: 'selftset' is neither a role nor a command in this image\n        did you mean selftest?\n",
         ),
+        (("sshd",), 127, "ERROR   start: 'sshd' alone is not a role; the role is called ssh\n"),
+        (
+            ("jupyter-lab",),
+            127,
+            "ERROR   start: 'jupyter-lab' alone is not a role; the role is called jupyter\n",
+        ),
         (
             ("jupyter-lub",),
             127,
@@ -185,6 +193,8 @@ def test_role_selftest_is_the_torchtap_command(container: Path) -> None:
     ids=[
         "near a role",
         "near another role, with words",
+        "what people call a role",
+        "a program that people mean as a role",
         "near a command of the image",
         "near nothing",
         "empty",

@@ -41,6 +41,7 @@ def facts(**changes: Any) -> Facts:
         "gid": 1000,
         "groups": (),
         "can_be_user": True,
+        "can_chroot": True,
         "rootless": False,
         "current": folder(WORKSPACE),
         "workspace": folder(WORKSPACE),
@@ -105,7 +106,7 @@ def test_sshd_is_told_port_host_key_and_authorized_keys() -> None:
     sshd = plan().services[0]
     assert sshd.argv == (
         "/usr/sbin/sshd", "-D", "-e", "-f", "/etc/torchtap/sshd_config", "-p", "22",
-        "-h", "/var/lib/torchtap/ssh/ssh_host_ed25519_key",
+        "-h", "/run/torchtap/ssh_host_ed25519_key",
         "-oAuthorizedKeysFile=/run/torchtap/authorized_keys",
     )  # fmt: skip
     assert sshd.as_root
@@ -125,6 +126,18 @@ def test_selftest_runs_once_and_nothing_but_sshd_as_root() -> None:
 
 
 # ---- what is said about SSH ----
+def test_without_the_capability_that_every_login_needs_sshd_is_an_error() -> None:
+    """docker run --cap-drop SYS_CHROOT: sshd would listen, pass the health check, and end every login."""
+    made = plan(facts(can_chroot=False))
+    assert [service.name for service in made.services] == ["jupyter", "selftest"]
+    assert [(n.level, n.subject, n.more) for n in made.notices] == [
+        ("error", "ssh", ("Add: --cap-add SYS_CHROOT",))
+    ]
+    assert "CAP_SYS_CHROOT is missing" in made.notices[0].text
+    with pytest.raises(PlanError, match="CAP_SYS_CHROOT"):
+        plan(facts(can_chroot=False), ["ssh"])
+
+
 LOOKED = (
     Source("SSH_PUBLIC_KEY", None),
     Source("/run/secrets/ssh_public_key", None, "does not exist"),
@@ -341,7 +354,6 @@ def test_a_user_given_by_number_gets_folders_in_tmp_aloud() -> None:
         "Mount a folder there that belongs to 12345:54321",
     )
     assert made.environment["TORCHTAP_STATE"] == str(made.state)
-    assert f"{made.state}/ssh/ssh_host_ed25519_key" in made.services[0].argv
 
 
 def test_a_state_that_holds_anothers_keys_is_replaced_aloud() -> None:

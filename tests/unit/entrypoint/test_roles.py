@@ -41,6 +41,8 @@ def test_no_word_is_both_a_role_and_a_command() -> None:
         ("selftset", [], "selftest"),
         ("pyhton", ["python", "pytest"], "python"),
         ("devv", [], "dev"),
+        ("sshd", ["sshd"], "ssh"),
+        ("notebook", [], "jupyter"),
         ("zzzzzz", ["python"], None),
         ("", ["python"], None),
     ],

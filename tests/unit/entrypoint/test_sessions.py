@@ -75,6 +75,28 @@ def test_environment_of_a_session(
     assert sessions.merged(container, sshd) == session
 
 
+@pytest.mark.parametrize(
+    ("name", "used"),
+    [
+        ("vt100", "vt100"),
+        ("mine", "mine"),
+        ("xterm-kitty", "xterm-256color"),
+        ("xterm-ghostty", "xterm-256color"),
+        ("", "xterm-256color"),
+        ("../vt100", "xterm-256color"),
+    ],
+    ids=["described", "described in the home", "kitty", "ghostty", "none", "a path"],
+)
+def test_a_terminal_that_nothing_describes_is_the_usual_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, used: str
+) -> None:
+    for place in ("etc/v/vt100", "home/.terminfo/m/mine"):
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).touch()
+    monkeypatch.setattr(sessions, "TERMINFO", (f"{tmp_path}/etc",))
+    assert sessions.terminal(name, {"HOME": f"{tmp_path}/home"}) == used
+
+
 SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
 
 

@@ -14,6 +14,7 @@ DEFAULTS = Settings(
     gid=None,
     ssh_public_key="",
     ssh_public_key_file="",
+    ssh_public_key_dir="",
     ssh_port=22,
     jupyter_token="",
 )
