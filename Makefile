@@ -45,7 +45,7 @@ purge: ## remove container, volumes, images and .venv (asks)
 	@$(PYTHON) scripts/purge $(ARGS)
 
 ##@ Work on Torchtap
-.PHONY: build test test-image lint format notebooks refresh bench lock pin clean
+.PHONY: build test test-image lint format notebooks refresh bench lock pin sbom audit clean
 build: ## build the image and start nothing
 	@$(PYTHON) scripts/build $(ARGS)
 test: ## run every test this machine can run (ARGS="-k name")
@@ -66,5 +66,9 @@ lock: ## remake the lock files (ARGS=--upgrade: newer versions)
 	@$(PYTHON) scripts/venv --dev scripts/lock $(ARGS)
 pin: ## pin the base images by digest (ARGS=--check, --unpin)
 	@$(PYTHON) scripts/pin $(ARGS)
+sbom: ## write what is in the image, in CycloneDX (ARGS=--help)
+	@$(PYTHON) scripts/venv --dev scripts/sbom $(ARGS)
+audit: ## look the locked packages up in the advisories
+	@$(PYTHON) scripts/venv --dev scripts/audit $(ARGS)
 clean: ## remove caches (ARGS=--all: .venv, images; never data)
 	@$(PYTHON) scripts/clean $(ARGS)

@@ -1,4 +1,5 @@
 """The host side: what `make up`, `make down` and their kin do. Standard library only, one subject a module.
+(`sbom` alone needs a tool of .venv, and is called through scripts/venv.)
 
 Facts are gathered (engine, gpu, ports, disk, keys, settings), a plan is made of them (plan: pure), and
 it is carried out (docker, local). Everything a person reads goes through `show`.

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from host import access, docker, handout, keys, local, places, plan, proc, project, up, venv, verdict
+from host import access, docker, handout, keys, local, places, plan, proc, project, purge, up, venv, verdict
 from host.lock import held
 from host.paths import Paths
-from host.show import Problem, gigabytes, say
+from host.show import Problem, say
 
 
 def down(argv: Sequence[str]) -> int:
@@ -253,23 +253,18 @@ def clean(argv: Sequence[str]) -> int:
 
 
 def clean_all(paths: Paths) -> None:
-    found = places.look(paths, places.settings(paths))
+    settings = places.settings(paths)
+    found = places.look(paths, settings)
     if found.local or found.in_docker:
         raise Problem("something runs here", "First:  make down")
     if found.compose:
-        images = proc.ask(
-            ["docker", "image", "ls", "--quiet", "--filter", "reference=torchtap:*"]
-        ).out.split()
+        name = f"{settings.get('TORCHTAP_IMAGE', 'torchtap')}:*"
+        images = proc.ask(["docker", "image", "ls", "--quiet", "--filter", f"reference={name}"]).out.split()
         if images and proc.watch(["docker", "image", "rm", *sorted(set(images))]) == 0:
             say("clean", f"{len(images)} image{'s' if len(images) > 1 else ''}")
-        say(
-            "volumes",
-            "are kept: they hold your home, keys and token. To remove them:  docker compose down --volumes",
-        )
-    if (paths.venv / "pyvenv.cfg").exists():
-        size = sum(each.lstat().st_size for each in paths.venv.rglob("*"))
-        shutil.rmtree(paths.venv)
-        say("clean", f"{paths.short(paths.venv)} ({gigabytes(size)})")
-    if paths.local.exists():
-        shutil.rmtree(paths.local)
-        say("clean", "state of local mode, its token too")
+        say("volumes", "are kept: they hold your home, keys and token. To remove them too:  make purge")
+    for thing in purge.on_disk(paths):
+        done = purge.remove(thing)
+        if not done.ok:
+            raise Problem(f"{thing.name} could not be removed: {done.said}", code=1)
+        say("clean", f"{paths.short(Path(thing.name))} ({thing.note})")

@@ -13,6 +13,7 @@ from host.paths import Paths
 from host.project import SERVICE
 from host.show import FAILED, Problem, paste, say
 
+NO_SUCH_PROGRAM = (126, 127)
 HOME, STATE = "/home/dev", "/var/lib/torchtap"
 
 
@@ -68,6 +69,8 @@ def reset_env(argv: Sequence[str]) -> int:
         rc = compose.watch(*words, "torchtap-env", "reset", "--yes")
     else:
         rc = proc.watch(one_off(what), env=os.environ)
+    if rc in NO_SUCH_PROGRAM:
+        raise too_old("torchtap-env")
     if rc != 0:
         raise Problem("the overlay was not removed (the program's own words are above)", code=FAILED)
     if found.in_docker and container:
@@ -76,6 +79,14 @@ def reset_env(argv: Sequence[str]) -> int:
     else:
         say("start", "make up begins with a new, empty overlay")
     return 0
+
+
+def too_old(program: str) -> Problem:
+    return Problem(
+        f"this image has no {program}: it is older than this checkout",
+        "Build it anew:  make update",
+        code=FAILED,
+    )
 
 
 def one_off(what: Service) -> list[str]:
@@ -112,6 +123,8 @@ def fingerprints(argv: Sequence[str]) -> int:
             raise Problem("local mode has no SSH: it runs on this machine already")
         raise Problem("nothing runs here", "Start it:  make up")
     done = found.compose.ask("exec", "-T", SERVICE, "torchtap-fingerprints")
+    if done.rc in NO_SUCH_PROGRAM:
+        raise too_old("torchtap-fingerprints")
     if not done.ok:
         raise Problem(done.said.removeprefix("torchtap-fingerprints: "), code=FAILED)
     print(done.out, end="")

@@ -15,7 +15,7 @@ from host import consent, engine, inside, local, places, proc, project
 from host.lock import held
 from host.paths import Paths
 from host.settings import Settings
-from host.show import FAILED, Problem, detail, gigabytes, listing, say
+from host.show import FAILED, Problem, gigabytes, listing, say
 
 PROJECT_LABEL = "com.docker.compose.project"
 SIZES_TIMEOUT_S = 60.0
@@ -70,12 +70,16 @@ def volume_sizes() -> dict[str, str]:
 def on_disk(paths: Paths) -> list[Thing]:
     """The virtual environment, where it is one, and what make keeps for this host."""
     things = []
-    if (paths.venv / "pyvenv.cfg").exists():
+    if paths.venv.is_symlink():
+        things.append(Thing("folder", str(paths.venv), "the link alone; what it leads to stays"))
+    elif (paths.venv / "pyvenv.cfg").exists():
         things.append(
             Thing("folder", str(paths.venv), f"{gigabytes(tree_bytes(paths.venv))}, made from the locks")
         )
     if paths.local.exists():
-        things.append(Thing("folder", str(paths.local), "local mode: token, log, settings"))
+        things.append(
+            Thing("folder", str(paths.local), "what make keeps for this host; the token of local mode")
+        )
     return things
 
 
@@ -102,7 +106,7 @@ def remove(thing: Thing) -> proc.Done:
     }
     if thing.kind == "folder":
         try:
-            shutil.rmtree(thing.name)
+            Path(thing.name).unlink() if Path(thing.name).is_symlink() else shutil.rmtree(thing.name)
         except OSError as error:
             return proc.Done(1, "", f"{error.strerror}: {error.filename}")
         return proc.Done(0)
@@ -158,7 +162,7 @@ def show(paths: Paths, name: str, things: Sequence[Thing]) -> None:
     say("project", name)
     for thing in things:
         shown = paths.short(Path(thing.name)) if thing.kind == "folder" else thing.name
-        detail(thing.kind, f"{shown}{f' ({thing.note})' if thing.note else ''}")
+        say("", f"{thing.kind:<10} {shown}{f' ({thing.note})' if thing.note else ''}")
     volumes = [thing.name for thing in things if thing.kind == "volume"]
     if volumes:
         say(

@@ -284,6 +284,16 @@ def test_clean_all_does_not_pull_the_rug_from_under_what_runs(checkout: Checkout
     assert "First:  make down" in done.stderr
 
 
+def test_clean_all_removes_the_images_of_the_name_that_is_set_and_no_volume(checkout: Checkout) -> None:
+    listed = {"when": r"^image ls --quiet --filter reference=mine:\*$", "out": "aaaa\nbbbb\n"}
+    docker = checkout.fake("docker").answer(*fake.engine(listed, {"when": "^image rm aaaa bbbb$"}))
+    done = checkout.run("clean", "--all", env={"TORCHTAP_IMAGE": "mine"})
+    assert done.returncode == 0, done.stderr
+    assert docker.called("^image rm aaaa bbbb$")
+    assert not docker.called("volume")
+    assert "To remove them too: make purge" in flat(done.stdout)
+
+
 @pytest.mark.parametrize("name", ["up", "down", "url", "status", "logs", "build", "preflight"])
 def test_a_word_that_is_no_variable_is_refused(checkout: Checkout, idle: Fake, name: str) -> None:
     done = checkout.run(name, "gpu")

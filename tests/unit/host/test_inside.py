@@ -118,6 +118,15 @@ def test_reset_env_that_fails_says_so(checkout: Checkout) -> None:
     assert "restart" not in done.stdout
 
 
+@pytest.mark.parametrize("script", ["reset-env", "ssh-fingerprints"])
+def test_an_image_that_is_older_than_the_program_is_said(checkout: Checkout, script: str) -> None:
+    missing = {"when": "torchtap-(env|fingerprints)", "rc": 127, "err": "OCI runtime exec failed\n"}
+    checkout.fake("docker").answer(*fake.engine(RUNS, CONFIGURED, missing))
+    done = checkout.run(script, *(["--yes"] if script == "reset-env" else []))
+    assert done.returncode == 1
+    assert done.stderr.endswith("it is older than this checkout\n  Build it anew:  make update\n")
+
+
 def test_without_a_terminal_and_without_yes_nothing_is_touched(checkout: Checkout, running: Fake) -> None:
     done = checkout.run("reset-env")
     assert done.returncode == 2

@@ -102,7 +102,7 @@ def test_what_could_not_be_removed_is_named(checkout: Checkout) -> None:
 def test_a_size_that_docker_does_not_tell_is_unknown(checkout: Checkout) -> None:
     slow = {"when": "^system df", "rc": 1}
     checkout.fake("docker").answer(*fake.engine(RUNS, CONFIGURED, slow, *THERE))
-    assert "volume  mine_home (size unknown)" in checkout.run("purge").stdout
+    assert "volume     mine_home (size unknown)" in checkout.run("purge").stdout
 
 
 def test_a_workspace_inside_what_would_go_is_refused(checkout: Checkout, docker: Fake) -> None:
@@ -111,6 +111,19 @@ def test_a_workspace_inside_what_would_go_is_refused(checkout: Checkout, docker:
     assert "which would be removed" in done.stderr
     assert removed(docker) == []
     assert (checkout.root / ".venv").exists()
+
+
+def test_a_venv_that_is_a_link_loses_the_link_alone(checkout: Checkout) -> None:
+    """It may be shared, or somebody's own on another disk."""
+    shared = checkout.root.parent / "shared"
+    shared.mkdir()
+    (shared / "pyvenv.cfg").write_text("home = /usr\n")
+    (checkout.root / ".venv").symlink_to(shared)
+    done = checkout.run("purge", "--yes", env={"MODE": "local"})
+    assert done.returncode == 0, done.stderr
+    assert "the link alone; what it leads to stays" in flat(done.stdout)
+    assert (shared / "pyvenv.cfg").exists()
+    assert not (checkout.root / ".venv").is_symlink()
 
 
 def test_nothing_there_is_fine(checkout: Checkout) -> None:
