@@ -6,15 +6,13 @@ import contextlib
 import errno
 import json
 import os
-import re
-import secrets
 import shlex
 import shutil
 import stat
 import subprocess
 from pathlib import Path
 
-from entrypoint import certificates, hostkey, log, paths, sessions
+from entrypoint import certificates, hostkey, jupyter_token, log, paths, repositories, sessions
 from entrypoint.account import IMAGE_ID, LOWEST_EXTRA_ID, NAME, acting_as
 from entrypoint.execute import execute
 from entrypoint.mounts import mounts
@@ -46,11 +44,13 @@ def apply(plan: Plan) -> None:
         owner=(0, plan.account.gid),
     )
     paths.write(plan.run / "path", plan.environment.get("PATH", "") + "\n")  # for /etc/profile.d/torchtap.sh
+    _repositories(plan)
     if plan.authorized_keys:
         paths.write(plan.run / "authorized_keys", "".join(f"{line}\n" for line in plan.authorized_keys))
         hostkey.provide(plan.state / paths.SSH, plan.run)
     if any(service.name == "jupyter" for service in plan.services):
-        _jupyter_token(plan)
+        owner = (plan.account.uid, plan.account.gid)
+        jupyter_token.provide(plan.state / paths.TOKEN, plan.jupyter_token, owner)
         _own_folder(plan, Path(plan.environment["JUPYTER_RUNTIME_DIR"]))
     if plan.services:
         _scan_directory(plan)
@@ -227,18 +227,10 @@ def _state(plan: Plan) -> None:
         _take_over(ssh, 0o700)
 
 
-def _jupyter_token(plan: Plan) -> None:
-    """Made once, readable by the user alone, never in the log or on a command line."""
-    path, owner = plan.state / paths.TOKEN, (plan.account.uid, plan.account.gid)
-    try:
-        with acting_as(*owner):  # what the user could link to there is not root's to read
-            kept = paths.read(path).decode("ascii", errors="replace").strip()
-    except OSError:
-        kept = ""
-    if not re.fullmatch("[!-~]+", kept):
-        kept = ""
-    token = plan.jupyter_token or kept or secrets.token_hex(24)
-    paths.write(path, f"{token}\n", mode=0o600, owner=owner)
+def _repositories(plan: Plan) -> None:
+    with acting_as(plan.account.uid, plan.account.gid):
+        found = repositories.found_in(paths.WORKSPACE)
+    paths.write(plan.run / repositories.FILE, repositories.configuration(found))
 
 
 def _own_folder(plan: Plan, folder: Path) -> None:

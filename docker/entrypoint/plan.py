@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from entrypoint import certificates, paths, proxies, threads
+from entrypoint import caches, certificates, paths, proxies, threads
 from entrypoint.account import IMAGE_ID, LOWEST_EXTRA_ID, NAME, Account
 from entrypoint.certificates import Trust
 from entrypoint.gather import Facts, Folder
@@ -332,5 +332,6 @@ def _environment(
         **threads.variables(facts.processors, kept),
         **certificates.variables(facts.trust, run, kept),
         **proxies.variables(kept),
+        **caches.places(account.home, kept),
     }
     return {**kept, **computed, **device, **where, "USER": NAME, "LOGNAME": NAME}

@@ -147,6 +147,7 @@ def test_a_command_needs_neither_keys_nor_token(plan: Plan) -> None:
     assert sorted(path.name for path in plan.run.iterdir()) == [
         "environment",
         "extrausers",
+        "gitconfig",
         "path",
         "started.json",
     ]
@@ -458,50 +459,15 @@ def test_a_state_in_tmp_is_roots_and_nobody_elses(plan: Plan, image: Path) -> No
         apply(home_only(plan, state=other))
 
 
-# ---- token ----
-def token_of(plan: Plan) -> str:
-    module._jupyter_token(plan)
-    return (plan.state / "jupyter-token").read_text()
-
-
-def test_a_new_token_is_long_and_not_the_same_twice(plan: Plan) -> None:
-    first = token_of(plan)
-    (plan.state / "jupyter-token").unlink()
-    second = token_of(plan)
-    assert len(first.strip()) == len(second.strip()) == 48
-    assert first != second
-
-
-def test_a_kept_token_stays_and_the_users_own_replaces_it(plan: Plan) -> None:
-    (plan.state / "jupyter-token").write_text("kept\n")
-    give(plan.state / "jupyter-token", plan.account.uid, plan.account.gid)
-    assert token_of(plan) == "kept\n"
-    assert token_of(change(plan, jupyter_token="mine")) == "mine\n"
-    assert token_of(plan) == "mine\n"
-
-
-@pytest.mark.parametrize("raw", [b"", b"\n", b"two\nlines\n", b"\xff\xfe", b"with space\n"], ids=repr)
-def test_a_spoiled_token_is_made_anew(plan: Plan, raw: bytes) -> None:
-    (plan.state / "jupyter-token").write_bytes(raw)
-    give(plan.state / "jupyter-token", plan.account.uid, plan.account.gid)
-    assert len(token_of(plan).strip()) == 48
-
-
-@needs_root
-def test_a_link_in_place_of_the_token_gives_nothing_away(plan: Plan, image: Path) -> None:
-    """Root would have copied what it alone may read into a file of the user's."""
-    secret = image / "secret"
-    secret.write_text("secret\n")
-    secret.chmod(0o600)
-    give(plan.state)
-    (plan.state / "jupyter-token").symlink_to(secret)
-    assert "secret" not in token_of(plan)
-    assert secret.read_text() == "secret\n"
-
-
-def test_a_pipe_in_place_of_the_token_does_not_hold_up_the_start(plan: Plan) -> None:
-    os.mkfifo(plan.state / "jupyter-token")
-    assert len(token_of(plan).strip()) == 48
+# ---- repositories ----
+def test_repositories_below_the_workspace_are_named_to_git(plan: Plan, image: Path) -> None:
+    for name in ("one", "two words"):
+        (image / "workspace" / name / ".git").mkdir(parents=True)
+    (image / "workspace/data").mkdir()
+    apply(home_only(plan))
+    assert (plan.run / "gitconfig").read_text() == (
+        f'[safe]\n\tdirectory = "{image}/workspace/one"\n\tdirectory = "{image}/workspace/two words"\n'
+    )
 
 
 # ---- services ----

@@ -353,13 +353,13 @@ def test_root_gathers_for_the_owner_of_the_workspace(
 @needs_root
 @pytest.mark.parametrize(
     ("owner", "content", "new"),
-    [(0, (), True), (0, ("train.py",), False), (UID, (), False)],
-    ids=["root's and empty", "root's with a file", "a user's"],
+    [((0, 0), (), True), ((0, 0), ("train.py",), False), ((UID, UID), (), False), ((0, GID), (), False)],
+    ids=["root's and empty", "root's with a file", "a user's", "root's for a team"],
 )
 def test_a_workspace_that_docker_made_is_new(
-    image: Path, home: Path, owner: int, content: tuple[str, ...], new: bool
+    image: Path, home: Path, owner: tuple[int, int], content: tuple[str, ...], new: bool
 ) -> None:
-    os.chown(paths.WORKSPACE, owner, owner)
+    os.chown(paths.WORKSPACE, *owner)
     for name in content:
         (paths.WORKSPACE / name).touch()
     assert gather({}, settings()).workspace_is_new is (new and not module._is_rootless())

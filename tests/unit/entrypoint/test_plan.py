@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from entrypoint import paths
+from entrypoint import caches, paths
 from entrypoint.account import Account
 from entrypoint.certificates import Trust
 from entrypoint.gather import Facts, Folder
@@ -507,8 +507,15 @@ def test_the_users_environment_is_the_containers_less_secrets_plus_who_and_where
         "LOGNAME": "dev",
         "TORCHTAP_STATE": "/var/lib/torchtap",
         "JUPYTER_RUNTIME_DIR": "/run/torchtap/jupyter",
+        **caches.places("/home/dev", {}),
     }
     assert made.jupyter_token == "t"
+
+
+def test_caches_of_the_users_choice_stay_and_the_others_lie_in_the_home_that_is_used() -> None:
+    environment = plan(by_user(environment={"HF_HOME": "/models", "TORCH_HOME": ""})).environment
+    assert environment["HF_HOME"] == "/models"
+    assert environment["TORCH_HOME"] == "/tmp/torchtap-home-12345/.cache/torch"
 
 
 @pytest.mark.parametrize(
