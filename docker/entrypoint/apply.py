@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -143,6 +144,7 @@ def _name_the_user(plan: Plan) -> None:
     try:
         for name in ("passwd", "group"):
             _replace_lines(paths.ACCOUNTS / name, account.files[name])
+        _unlock(paths.ACCOUNTS / "shadow", account.files["shadow"])
     except OSError as error:
         if account.uid < LOWEST_EXTRA_ID:
             log.warning(
@@ -152,13 +154,21 @@ def _name_the_user(plan: Plan) -> None:
             )
 
 
+def _unlock(shadow: Path, line: str) -> None:
+    """`useradd dev` in a derived image leaves an account that is locked, and sshd lets nobody in."""
+    if shadow.exists() and re.search(f"^{NAME}:".encode(), shadow.read_bytes(), re.MULTILINE):
+        _replace_lines(shadow, line)
+
+
 def _replace_lines(path: Path, text: str) -> None:
     """Put the user's lines in place of earlier ones. Its own comes first, so that its name wins where an id has two;
     those of its further groups last, so that theirs do not."""
     ours = (f"{NAME}:".encode(), f"{NAME}-".encode())
     first, *others = text.encode().splitlines(keepends=True)
     rest = [old for old in path.read_bytes().splitlines(keepends=True) if not old.startswith(ours)]
-    paths.write(path, b"".join((first, *rest, *others)))
+    found = path.stat()
+    mode, owner = stat.S_IMODE(found.st_mode), (found.st_uid, found.st_gid)
+    paths.write(path, b"".join((first, *rest, *others)), mode=mode, owner=owner)
 
 
 def _home(plan: Plan) -> None:

@@ -219,9 +219,10 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _is_new(folder: Path) -> bool:
-    """Root's own, empty, and not closed to changes."""
+    """Root's own, empty, and not closed to changes. One of another group is somebody's, who set it up for a team."""
     try:
-        return folder.stat().st_uid == 0 and os.access(folder, os.W_OK) and _is_empty(folder)
+        found = folder.stat()
+        return found.st_uid == found.st_gid == 0 and os.access(folder, os.W_OK) and _is_empty(folder)
     except OSError:
         return False
 

@@ -100,9 +100,9 @@ def test_who_dev_is(run: Run, tmp_path: Path, case: Case) -> None:
         env={"TORCHTAP_SELFTEST": "off", **{name: str(value) for name, value in case.env}},
         allow=case.allow,
     ).wait_healthy()
-    if not case.options or case.options[0] != "--user":
-        container.user = str(case.ids[0]) if case.name == "root" else "dev"
-    elif case.options[1] == "0:0":
+    if case.name == "root" or "--read-only" in case.options:
+        container.user = str(case.ids[0])  # docker looks names up in the image's own /etc/passwd
+    elif case.options[1:] == ("0:0",):
         container.user = "dev"
     who = [*map(str, case.ids), case.name, case.home]
 
@@ -178,6 +178,7 @@ def test_c8_git_does_not_call_the_workspace_dubious(run: Run, tmp_path: Path) ->
         env={"TORCHTAP_SELFTEST": "off", "HOST_UID": "1234"},
         allow=(NO_KEY, r"WARNING workspace: /workspace cannot be written by uid 1234"),
     ).wait_healthy()
+    container.user = "1234"
     for root in (True, False):
         for place in ("/workspace", "/workspace/clone"):
             container.exec("git", "-C", place, "status", root=root)

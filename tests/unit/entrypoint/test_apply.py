@@ -223,6 +223,25 @@ def test_dev_comes_first_in_passwd_once_and_the_others_stay(plan: Plan, image: P
 
 
 @needs_root
+def test_an_account_that_a_derived_image_locked_is_opened_for_keys(plan: Plan, image: Path) -> None:
+    """`useradd dev` writes dev:! into /etc/shadow; sshd refuses such users whatever their key."""
+    shadow = image / "etc/shadow"
+    bare = change(plan, services=(), authorized_keys=())
+    apply(bare)
+    assert not shadow.exists()
+    shadow.write_text("root:*:1:0:99999:7:::\ndev:!:1:0:99999:7:::\nnobody:*:1:0:99999:7:::\n")
+    shadow.chmod(0o640)
+    give(shadow, 0, 42)
+    apply(bare)
+    assert shadow.read_text().splitlines() == [
+        bare.account.files["shadow"].rstrip(),
+        "root:*:1:0:99999:7:::",
+        "nobody:*:1:0:99999:7:::",
+    ]
+    assert belongs(shadow) == (0, 42, "640")
+
+
+@needs_root
 def test_passwd_survives_names_that_are_not_utf8(plan: Plan, image: Path) -> None:
     (image / "etc/passwd").write_bytes(b"x:x:5:5:Andr\xe9:/:/bin/sh\n")
     apply(change(plan, services=(), authorized_keys=()))
