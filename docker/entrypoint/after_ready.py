@@ -15,7 +15,7 @@ PATIENCE_S = 120.0  # then the services have failed in their own way; the self-t
 def main() -> int:
     """Wait for the services, then become the self-test; its report goes to the log and into the state volume."""
     deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline and not health.check(started := paths.started())[0]:
+    while time.monotonic() < deadline and not ((started := paths.started()) and health.services(started)[0]):
         time.sleep(0.2)
     started = paths.started() or {"state": str(paths.STATE)}
     torchtap = str(paths.VENV / "bin" / "torchtap")

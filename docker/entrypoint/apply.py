@@ -17,10 +17,10 @@ from entrypoint import certificates, hostkey, jupyter_token, log, paths, reposit
 from entrypoint.account import IMAGE_ID, LOWEST_EXTRA_ID, NAME, acting_as
 from entrypoint.execute import execute
 from entrypoint.mounts import mounts
-from entrypoint.plan import Plan, run_script
+from entrypoint.plan import Plan, finish_script, run_script
 from entrypoint.stop import STOPPING
 
-SCAN = "services"  # s6-svscan's directory, in the run directory
+SCAN = paths.SERVICES
 
 
 def apply(plan: Plan) -> None:
@@ -52,7 +52,9 @@ def apply(plan: Plan) -> None:
     if any(service.name == "jupyter" for service in plan.services):
         owner = (plan.account.uid, plan.account.gid)
         jupyter_token.provide(plan.state / paths.TOKEN, plan.jupyter_token, owner)
-        _own_folder(plan, Path(plan.environment["JUPYTER_RUNTIME_DIR"]))
+        runtime = Path(plan.environment["JUPYTER_RUNTIME_DIR"])
+        if runtime.parent == plan.run:  # one that the user has named is made by JupyterLab
+            _own_folder(plan, runtime)
     if plan.services:
         _scan_directory(plan)
     paths.write(plan.run / paths.STARTED, json.dumps(_started(plan), indent=2) + "\n")
@@ -97,7 +99,11 @@ def _started(plan: Plan) -> dict[str, object]:
         "gid": plan.account.gid,
         "home": str(plan.home),
         "state": str(plan.state),
+        "groups": list(plan.account.groups),
         "ssh_port": plan.ssh_port,
+        "jupyter_port": plan.jupyter_port,
+        "jupyter_runtime": plan.environment["JUPYTER_RUNTIME_DIR"],
+        "device": plan.device,
         "stop_grace_s": plan.stop_grace_s,
     }
 
@@ -263,8 +269,7 @@ def _scan_directory(plan: Plan) -> None:
         folder = scan / service.name
         folder.mkdir()
         _script(folder / "run", run_script(service, plan))
-        if service.once:
-            _script(folder / "finish", "#!/bin/sh\nexit 125\n")  # 125: do not start it again
+        _script(folder / "finish", finish_script(service, plan))
         # A service that does not stop must not use up the time that the user's own processes have.
         (folder / "timeout-kill").write_text(f"{int(plan.stop_grace_s * 1000 / 2)}\n")
 

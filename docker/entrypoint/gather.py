@@ -68,6 +68,7 @@ class Facts:
     run: Path | None  # None: nowhere to put run-time files
     key_sources: tuple[Source, ...]
     ssh_port_free: bool
+    jupyter_port_free: bool
     trust: Trust = field(default_factory=Trust)
     processors: Processors = field(default_factory=lambda: Processors(visible=1))
     shared_memory: int | None = None  # bytes that /dev/shm holds; None: not known
@@ -103,6 +104,7 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         run=next((path for path in paths.RUN_CANDIDATES if _can_be_made(path)), None),
         key_sources=key_sources(settings, paths.HOME, uid, gid) if can_be_user else (),
         ssh_port_free=_port_is_free(settings.ssh_port),
+        jupyter_port_free=_port_is_free(settings.jupyter_port),
         trust=certificates.read(),
         processors=threads.processors(),
         shared_memory=_size(SHARED_MEMORY),

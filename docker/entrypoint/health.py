@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import http.client
-import json
 import re
 import socket
 import sys
+import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from entrypoint import paths
+from entrypoint import backoff, paths, server
 from entrypoint.account import acting_as
 
-TIMEOUT_S = 4.0  # a service; two that hang still end before the time limit of the Dockerfile's HEALTHCHECK
-JUPYTER_PORT = 8888
+TIMEOUT_S = 3.0  # each wait; two services that hang end before the HEALTHCHECK's own limit
+LOGIN_PAGE = (302, 401, 403)
 
 
 def check(started: Mapping[str, Any] | None) -> tuple[bool, str]:
@@ -24,36 +23,65 @@ def check(started: Mapping[str, Any] | None) -> tuple[bool, str]:
         return False, "starting: start has not finished yet"
     if not started["services"]:
         return True, f"role {started['role']}: a command, with no service to check"
+    return services(started)
+
+
+def services(started: Mapping[str, Any]) -> tuple[bool, str]:
+    """The same for the services alone."""
     answers = [CHECKS[name](started) for name in started["services"]]
     return all(ok for ok, _ in answers), "; ".join(text for _, text in answers)
 
 
 def jupyter(started: Mapping[str, Any]) -> tuple[bool, str]:
-    """JupyterLab answers a request that carries the token."""
+    """JupyterLab answers a request that carries its token."""
+    found = server.find(started)
+    if found is None:
+        return False, f"jupyter: {_why_none(started)}"
+    if not re.fullmatch("[!-~]*", found.token):
+        return False, "jupyter: its token holds letters that no request can carry"
+    where = found.where
     try:
-        with acting_as(started["uid"], started["gid"]):  # the file lies where the user could put a link
-            token = paths.read(Path(started["state"]) / paths.TOKEN).decode().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        return False, f"jupyter: no token to ask with ({error})"
-    if not re.fullmatch("[!-~]+", token):
-        return False, f"jupyter: no token to ask with ({paths.TOKEN} holds something else)"
-    # Straight to the socket: no proxy variable has a say in it.
-    connection = http.client.HTTPConnection("127.0.0.1", JUPYTER_PORT, timeout=TIMEOUT_S)
-    try:
-        connection.request("GET", "/api/status", headers={"Authorization": f"token {token}"})
-        response = connection.getresponse()
-        body = response.read()
-        kernels = json.loads(body)["kernels"] if response.status == 200 else None
+        with acting_as(started["uid"], started["gid"]):  # a UNIX socket lies where the user could put a link
+            status, said = server.ask(found, "api/status", TIMEOUT_S)
+            if status == 200:
+                return True, f"jupyter: answers, kernels: {int(said['kernels'])}"
+            if status in LOGIN_PAGE and not found.token:
+                status, said = server.ask(found, "api", TIMEOUT_S)
+                if status == 200 and said["version"]:
+                    return True, "jupyter: answers; the rest is behind its own login"
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
-        return False, f"jupyter: no answer on port {JUPYTER_PORT} ({error!r})"
-    finally:
-        connection.close()
-    if kernels is None:
-        return (
-            False,
-            f"jupyter: HTTP {response.status} on port {JUPYTER_PORT}, not the answer to a valid token",
-        )
-    return True, f"jupyter: answers, kernels: {kernels}"
+        return False, f"jupyter: no answer on {where} ({error!r})"
+    return False, f"jupyter: HTTP {status} on {where}, not the answer to a valid token"
+
+
+def _why_none(started: Mapping[str, Any]) -> str:
+    """Why there is no server of ours."""
+    last = _last_end("jupyter")
+    if last and _is_taken(started["jupyter_port"]):
+        port = started["jupyter_port"]
+        return f"port {port} is taken by another program; start with -e JUPYTER_PORT_IN_CONTAINER=ANOTHER ({last})"
+    return f"does not run: {last}" if last else "starting, it does not listen yet"
+
+
+def _last_end(name: str) -> str:
+    """How the service ended, while that is news: until it runs again."""
+    last = backoff.last_end(paths.run_directory(), name)
+    if last is None:
+        return ""
+    try:
+        left = round(float(last["starts_again"]) - time.time())
+        times = "" if last["times"] == 1 else f", {last['times']} times in a row"
+        return f"ended ({last['how']}){times}; starts again {f'in {left} s' if left > 0 else 'now'}"
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
+def _is_taken(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def sshd(started: Mapping[str, Any]) -> tuple[bool, str]:
@@ -64,7 +92,8 @@ def sshd(started: Mapping[str, Any]) -> tuple[bool, str]:
             banner = connection.recv(64)
             connection.sendall(b"SSH-2.0-torchtap-health\r\n")  # else sshd logs a client that broke off
     except OSError as error:
-        return False, f"sshd: no answer on port {port} ({error})"
+        last = _last_end("sshd")
+        return False, f"sshd: no answer on port {port} ({error}{f'; {last}' if last else ''})"
     return (
         (True, "sshd: answers")
         if banner.startswith(b"SSH-2.0-")

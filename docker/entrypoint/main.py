@@ -114,7 +114,8 @@ def _announce(plan: Plan) -> None:
     if "jupyter" in names:
         log.info(
             "jupyter",
-            "JupyterLab on port 8888. The link with its token: make url, or docker exec CONTAINER torchtap-url",
+            f"JupyterLab on port {plan.jupyter_port}. "
+            "The link with its token: make url, or docker exec CONTAINER torchtap-url",
         )
     if "sshd" in names:
         count = len(plan.authorized_keys)

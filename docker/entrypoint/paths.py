@@ -26,6 +26,9 @@ CA_SYSTEM = Path("/etc/ssl/certs/ca-certificates.crt")  # what OpenSSL, GnuTLS, 
 RUN_CANDIDATES = (Path("/run/torchtap"), Path("/tmp/torchtap"))
 # In the run directory: what start decided, for health, session, stop and torchtap-url.
 STARTED = "started.json"
+SERVICES = "services"  # s6-svscan's directory
+# JUPYTER_RUNTIME_DIR as the Dockerfile sets it; another value is the user's own.
+JUPYTER_RUNTIME = "/run/torchtap/jupyter"
 # In the state directory.
 SSH, TOKEN, REPORT = "ssh", "jupyter-token", "selftest.json"
 

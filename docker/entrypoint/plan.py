@@ -9,11 +9,13 @@ from pathlib import Path
 
 from entrypoint import caches, certificates, paths, proxies, threads
 from entrypoint.account import IMAGE_ID, LOWEST_EXTRA_ID, NAME, Account
+from entrypoint.backoff import BEGAN, WAIT
 from entrypoint.certificates import Trust
 from entrypoint.gather import Facts, Folder
 from entrypoint.keys import collect
 from entrypoint.roles import Choice
 from entrypoint.settings import SECRETS, Settings
+from entrypoint.stop import STOPPING
 
 SSH_HINT = '-e SSH_PUBLIC_KEY="$(cat ~/.ssh/id_ed25519.pub)"'
 FALLBACK_SSH_PORT = 2222
@@ -69,6 +71,8 @@ class Plan:
     authorized_keys: tuple[str, ...]
     ssh_port: int
     jupyter_token: str  # empty: the kept one, or a new one
+    jupyter_port: int
+    device: str  # auto, gpu or cpu: what health may miss
     services: tuple[Service, ...]
     command: tuple[str, ...]
     selftest_first: bool
@@ -126,6 +130,8 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
             "role ssh has nothing to run: sshd needs a public key", *keys.problems, f"Add: {SSH_HINT}"
         )
 
+    if "jupyter" in wanted:
+        notices += _about_jupyter(settings, facts)
     notices += _about_certificates(facts.trust)
     if choice.services:
         notices += _about_limits(facts)
@@ -150,6 +156,8 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
         authorized_keys=keys.lines if "sshd" in wanted else (),
         ssh_port=port,
         jupyter_token=settings.jupyter_token,
+        jupyter_port=settings.jupyter_port,
+        device=settings.device,
         services=tuple(services),
         command=choice.command,
         selftest_first=bool(services) and settings.selftest == "strict",
@@ -166,6 +174,8 @@ def run_script(service: Service, plan: Plan) -> str:
     >>> some = Some(is_root=True, account=Account(7, 8, (44,), "/h"), working_directory=Path("/workspace"))
     >>> print(run_script(Service(name="x", argv=("prog", "a b")), some), end="")
     #!/bin/sh
+    [ ! -s wait ] || sleep "$(cat wait)"
+    : >began
     cd /workspace && exec setpriv --reuid 7 --regid 8 --groups 8,44 -- prog 'a b'
     """
     drop: tuple[str, ...] = ()
@@ -181,7 +191,23 @@ def run_script(service: Service, plan: Plan) -> str:
             groups,
             "--",
         )
-    return f"#!/bin/sh\ncd {shlex.quote(str(plan.working_directory))} && exec {shlex.join((*drop, *service.argv))}\n"
+    start = f"cd {shlex.quote(str(plan.working_directory))} && exec {shlex.join((*drop, *service.argv))}"
+    # The wait is here and not in `finish`: s6 can end it at once when the container stops.
+    return f'#!/bin/sh\n[ ! -s {WAIT} ] || sleep "$(cat {WAIT})"\n: >{BEGAN}\n{start}\n'
+
+
+def finish_script(service: Service, plan: Plan) -> str:
+    """The `finish` file of a service: what s6-supervise runs when it has ended.
+
+    >>> from types import SimpleNamespace as Some
+    >>> print(finish_script(Service(name="x", argv=("prog",)), Some(run=Path("/run/x"))), end="")
+    #!/bin/sh
+    [ -e /run/x/stopping ] || exec /opt/torchtap/bin/ended x "$1" "$2"
+    """
+    if service.once:
+        return "#!/bin/sh\nexit 125\n"  # 125: do not start it again
+    note = shlex.quote(str(plan.run / STOPPING))
+    return f'#!/bin/sh\n[ -e {note} ] || exec {paths.BIN / "ended"} {service.name} "$1" "$2"\n'
 
 
 def _sshd(facts: Facts, run: Path, port: int) -> Service:
@@ -291,6 +317,20 @@ def _about_workspace(settings: Settings, facts: Facts, instead: Path) -> list[No
     return [Notice("warning", "workspace", text, tuple(more))]
 
 
+def _about_jupyter(settings: Settings, facts: Facts) -> list[Notice]:
+    notices = []
+    if not facts.jupyter_port_free:
+        remedy = "JupyterLab tries again until it is free. Another port: -e JUPYTER_PORT_IN_CONTAINER=8889"
+        text = f"port {settings.jupyter_port} cannot be used here: another program has it, or it may not be taken"
+        notices.append(Notice("error", "jupyter", text, (remedy,)))
+    if settings.jupyter_open:
+        text = (
+            "no token and no password (JUPYTER_OPEN_TO_ANYONE=1): whoever reaches its port runs code as dev"
+        )
+        notices.append(Notice("warning", "jupyter", text))
+    return notices
+
+
 def _no_key(facts: Facts, *, jupyter: bool) -> Notice:
     looked = ", ".join(
         f"{source.name} {source.absent}" if source.text is None
@@ -326,7 +366,9 @@ def _environment(
 ) -> dict[str, str]:
     """What every process of the user gets: the container's own variables, less secrets, plus who and where."""
     kept = {k: v for k, v in facts.environment.items() if k not in SECRETS and k not in NOT_PASSED_ON}
-    where = {"HOME": account.home, "TORCHTAP_STATE": str(state), "JUPYTER_RUNTIME_DIR": str(run / "jupyter")}
+    where = {"HOME": account.home, "TORCHTAP_STATE": str(state)}
+    if kept.get("JUPYTER_RUNTIME_DIR", paths.JUPYTER_RUNTIME) in ("", paths.JUPYTER_RUNTIME):
+        where["JUPYTER_RUNTIME_DIR"] = str(run / "jupyter")
     device = {} if settings.device == "auto" else {"TORCHTAP_DEVICE": settings.device}
     computed = {
         **threads.variables(facts.processors, kept),

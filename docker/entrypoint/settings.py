@@ -67,8 +67,25 @@ VARIABLES = (
     ),
     Variable(
         name="JUPYTER_PORT",
+        default="",
+        meaning="The host's port that leads to JupyterLab, for the link that torchtap-url prints. It moves nothing. "
+        "Default: JupyterLab's own.",
+    ),
+    Variable(
+        name="JUPYTER_PORT_IN_CONTAINER",
         default="8888",
-        meaning="The host's port that leads to JupyterLab, for the link that torchtap-url prints. It moves nothing.",
+        meaning="Port of JupyterLab inside the container.",
+    ),
+    Variable(
+        name="JUPYTER_OPEN_TO_ANYONE",
+        default="0",
+        choices=("0", "1"),
+        meaning="1: JupyterLab asks for no token and no password. Whoever reaches its port runs code as dev.",
+    ),
+    Variable(
+        name="JUPYTER_CULL_IDLE_S",
+        default="0",
+        meaning="Seconds after which an idle kernel is ended, unless it is busy or open in a browser. 0: never.",
     ),
 )
 SECRETS = frozenset(variable.name for variable in VARIABLES if variable.secret)
@@ -88,6 +105,9 @@ class Settings:
     ssh_public_key_dir: str
     ssh_port: int
     jupyter_token: str
+    jupyter_port: int
+    jupyter_open: bool
+    jupyter_cull_idle_s: int
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Settings:
@@ -115,6 +135,11 @@ class Settings:
             ssh_public_key_dir=values["SSH_PUBLIC_KEY_DIR"],
             ssh_port=_whole(values, "SSH_PORT_IN_CONTAINER", "a port, 1 to 65535", 1, 65_535),
             jupyter_token=_token(values, "JUPYTER_TOKEN"),
+            jupyter_port=_whole(values, "JUPYTER_PORT_IN_CONTAINER", "a port, 1 to 65535", 1, 65_535),
+            jupyter_open=values["JUPYTER_OPEN_TO_ANYONE"] == "1",
+            jupyter_cull_idle_s=_whole(
+                values, "JUPYTER_CULL_IDLE_S", "whole seconds, such as 3600", 0, 10**9
+            ),
         )
 
 

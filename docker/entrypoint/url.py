@@ -1,24 +1,27 @@
-"""`torchtap-url`: JupyterLab's link with its token, for people without make."""
+"""`torchtap-url`: JupyterLab's link, for people without make."""
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+import time
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
-from entrypoint import paths
-from entrypoint.account import acting_as
+from entrypoint import health, paths, server
 
 USAGE = """usage: torchtap-url [--help]
 
-Print JupyterLab's link, with its token, as seen from the host.
+Print JupyterLab's link, with its token where it has one, as seen from the host.
 
     docker exec CONTAINER torchtap-url
 
-The port is the one published by compose.yaml (JUPYTER_PORT); with `docker run -p HOST:8888` use HOST instead.
+The port is the one published by compose.yaml (JUPYTER_PORT), else JupyterLab's own; with `docker run -p HOST:8888`
+use HOST instead.
 Exit codes: 0 printed, 1 JupyterLab does not run in this container, 2 wrong usage.
 """
+PATIENCE_S = 10.0  # right after the start of the container, or amid a restart of JupyterLab
 
 
 def main(words: list[str]) -> int:
@@ -28,16 +31,41 @@ def main(words: list[str]) -> int:
     started = paths.started()
     if started is None or "jupyter" not in started["services"]:
         role = f" (role {started['role']})" if started else ""
-        print(f"torchtap-url: JupyterLab does not run in this container{role}", file=sys.stderr)
-        return 1
-    try:
-        with acting_as(started["uid"], started["gid"]):  # the file lies where the user could put a link
-            token = paths.read(Path(started["state"]) / paths.TOKEN).decode().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        print(f"torchtap-url: the token cannot be read: {error}", file=sys.stderr)
-        return 1
-    print(f"http://127.0.0.1:{os.environ.get('JUPYTER_PORT') or 8888}/lab?token={quote(token, safe='')}")
+        return _refuse(f"JupyterLab does not run in this container{role}")
+    found = _wait_for_server(started)
+    if found is None:
+        return _refuse(health.jupyter(started)[1])
+    if found.sock:
+        return _refuse(f"JupyterLab listens on the UNIX socket {found.sock} alone: no link leads there")
+    print(link(found, os.environ.get("JUPYTER_PORT") or str(found.port)))
+    if not found.beyond_loopback:
+        note = f"JupyterLab listens on {found.host} in the container: a published port does not lead there"
+        print(f"torchtap-url: {note}", file=sys.stderr)
     return 0
+
+
+def link(found: server.Server, port: str) -> str:
+    """What to open in a browser on the host.
+
+    >>> link(server.Server(port=1, base_url="/a/", secure=True, token="x&y"), "2")
+    'https://127.0.0.1:2/a/lab?token=x%26y'
+    >>> link(server.Server(port=1), "1")  # a password, asked for in the browser
+    'http://127.0.0.1:1/lab'
+    """
+    token = f"?token={quote(found.token, safe='')}" if found.token else ""
+    return f"http{'s' * found.secure}://127.0.0.1:{port}{found.base_url}lab{token}"
+
+
+def _wait_for_server(started: Mapping[str, Any]) -> server.Server | None:
+    deadline = time.monotonic() + PATIENCE_S
+    while (found := server.find(started)) is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def _refuse(why: str) -> int:
+    print(f"torchtap-url: {why}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

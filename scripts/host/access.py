@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from host.paths import Paths
 from host.project import SERVICE, Compose, published
@@ -14,13 +15,22 @@ from host.show import Problem
 
 
 def url(compose: Compose, container: Mapping[str, Any]) -> str:
-    """The link with its token, with the address at which this host publishes it. Raises `Problem`."""
-    answer = compose.ask("exec", "-T", SERVICE, "torchtap-url")
+    """The link, with its token where it has one, at the address at which this host publishes it. Raises `Problem`."""
+    # JUPYTER_PORT is the host's port; without it the link names JupyterLab's own, which ~/.jupyter can change.
+    answer = compose.ask("exec", "-T", "-e", "JUPYTER_PORT=", SERVICE, "torchtap-url")
     if not answer.ok:
         raise Problem(answer.said.removeprefix("torchtap-url: "), "See:  make logs", code=1)
-    where = published(container, 8888)
-    _, _, rest = answer.out.strip().partition("/lab")
-    return f"http://{reachable(where[0])}:{where[1]}/lab{rest}" if where else answer.out.strip()
+    link = urlsplit(answer.out.strip())
+    if container["HostConfig"].get("NetworkMode") == "host":
+        return link.geturl()
+    where = published(container, link.port or 8888)
+    if where is None:
+        raise Problem(
+            f"JupyterLab listens on port {link.port} in the container, which is not published",
+            f'Publish it in compose.override.yaml:  ports: ["127.0.0.1:{link.port}:{link.port}"]',
+            code=1,
+        )
+    return link._replace(netloc=f"{reachable(where[0])}:{where[1]}").geturl()
 
 
 def reachable(address: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.engine.engine import Engine
 
-from .conftest import NO_KEY, Container, Run, wait_until
+from .conftest import NO_KEY, Container, Run
 
 
 @pytest.mark.every_variant
@@ -372,19 +372,3 @@ KEPT = ("-v", "/home/dev", "-v", "/var/lib/torchtap", "-v", "/workspace")
 def test_it_starts_with(run: Run, options: tuple[str, ...]) -> None:
     """Without a network the health check, which asks inside the container, is the one to tell."""
     run(key=True, env={"TORCHTAP_SELFTEST": "off"}, options=options).wait_healthy()
-
-
-def test_a_crash_of_jupyter_is_mended(run: Run) -> None:
-    container = run(key=True, env={"TORCHTAP_SELFTEST": "off"}).wait_healthy()
-    token = container.token
-    container.ssh("tmux new-session -d -s work 'sleep 1000'")
-    container.exec("pkill", "-KILL", "-f", "jupyter-lab", root=True)
-
-    def answers() -> bool:
-        try:
-            return container.api("/api/status", token)[0] == 200
-        except OSError:
-            return False
-
-    wait_until(answers, 30, lambda: container.logs)
-    assert "work" in container.ssh("tmux list-sessions").stdout

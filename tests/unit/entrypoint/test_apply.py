@@ -52,6 +52,8 @@ def plan(image: Path) -> Plan:
         authorized_keys=(KEY,),
         ssh_port=22,
         jupyter_token="",
+        jupyter_port=8888,
+        device="auto",
         services=(
             Service(name="sshd", argv=("sshd", "-D"), as_root=True),
             Service(name="jupyter", argv=("jupyter-lab",)),
@@ -118,7 +120,11 @@ def test_files_say_what_the_plan_says(plan: Plan) -> None:
         "gid": plan.account.gid,
         "home": str(plan.home),
         "state": str(plan.state),
+        "groups": [],
         "ssh_port": 22,
+        "jupyter_port": 8888,
+        "jupyter_runtime": f"{run}/jupyter",
+        "device": "auto",
         "stop_grace_s": 10.0,
     }
 
@@ -502,7 +508,9 @@ def test_scripts_are_links_to_a_program_of_the_image_and_well_formed(plan: Plan)
         ".s6-svscan/SIGINT",
         ".s6-svscan/SIGQUIT",
         "sshd/run",
+        "sshd/finish",
         "jupyter/run",
+        "jupyter/finish",
         "selftest/run",
         "selftest/finish",
     }

@@ -53,6 +53,7 @@ def facts(**changes: Any) -> Facts:
         "run": paths.RUN_CANDIDATES[0],
         "key_sources": (Source("SSH_PUBLIC_KEY", KEY),),
         "ssh_port_free": True,
+        "jupyter_port_free": True,
     }
     return Facts(**{**usual, **changes})
 
@@ -529,6 +530,31 @@ def test_groups_added_by_the_engine_are_kept() -> None:
     assert plan(facts(groups=(44, 992))).account.groups == (44, 992)
 
 
+def test_another_folder_for_jupyters_run_time_files_is_the_users_choice() -> None:
+    """images.md 29, docker-stacks#2073: JUPYTER_RUNTIME_DIR was lost."""
+    made = plan(facts(environment={"JUPYTER_RUNTIME_DIR": "/workspace/.rt"}))
+    assert made.environment["JUPYTER_RUNTIME_DIR"] == "/workspace/.rt"
+
+
+def test_a_taken_port_of_jupyter_is_named_with_the_variable() -> None:
+    made = plan(facts(jupyter_port_free=False), JUPYTER_PORT_IN_CONTAINER="8890")
+    assert made.notices == (
+        Notice(
+            "error",
+            "jupyter",
+            "port 8890 cannot be used here: another program has it, or it may not be taken",
+            ("JupyterLab tries again until it is free. Another port: -e JUPYTER_PORT_IN_CONTAINER=8889",),
+        ),
+    )
+    assert "jupyter" in [service.name for service in made.services]
+
+
+def test_jupyter_open_to_anyone_is_said_aloud() -> None:
+    (notice,) = plan(JUPYTER_OPEN_TO_ANYONE="1").notices
+    assert (notice.level, notice.subject) == ("warning", "jupyter")
+    assert "whoever reaches its port runs code as dev" in notice.text
+
+
 # ---- run scripts ----
 def script(service: Service, **changes: Any) -> str:
     return run_script(service, dataclasses.replace(plan(), **changes))
@@ -536,7 +562,7 @@ def script(service: Service, **changes: Any) -> str:
 
 def test_a_users_service_never_changes_who_it_is() -> None:
     text = script(Service(name="x", argv=("prog",)), is_root=False)
-    assert text == "#!/bin/sh\ncd /workspace && exec prog\n"
+    assert text.splitlines()[-1] == "cd /workspace && exec prog"
 
 
 def test_sshd_stays_root() -> None:
@@ -550,7 +576,9 @@ def test_a_service_runs_as_dev_with_its_groups_and_words_as_they_are(open_path: 
     odd = ("two words", "it's", "$HOME", "`id`", "\\n", "ü", "")
     service = Service(name="x", argv=("sh", "-c", 'id -u; id -g; id -G; pwd; printf "%s|" "$@"', "sh", *odd))
     text = script(service, account=Account(UID, GID, (OTHER,), "/"), working_directory=place)
-    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True, env=os.environ)
+    done = subprocess.run(
+        ["sh", "-c", text], capture_output=True, text=True, check=True, env=os.environ, cwd=open_path
+    )
     uid, gid, groups, where, said = done.stdout.split("\n")
     assert (uid, gid, where) == (str(UID), str(GID), str(place))
     assert set(groups.split()) == {str(GID), str(OTHER)}

@@ -17,6 +17,9 @@ DEFAULTS = Settings(
     ssh_public_key_dir="",
     ssh_port=22,
     jupyter_token="",
+    jupyter_port=8888,
+    jupyter_open=False,
+    jupyter_cull_idle_s=0,
 )
 
 
@@ -50,6 +53,9 @@ def test_defaults_in_the_table_are_accepted_when_written_out() -> None:
         ("SSH_PUBLIC_KEY", "a\nb\n", "ssh_public_key", "a\nb"),
         ("SSH_PUBLIC_KEY_FILE", "/run/keys", "ssh_public_key_file", "/run/keys"),
         ("JUPYTER_TOKEN", "with-$and&#", "jupyter_token", "with-$and&#"),
+        ("JUPYTER_PORT_IN_CONTAINER", "9999", "jupyter_port", 9999),
+        ("JUPYTER_OPEN_TO_ANYONE", "1", "jupyter_open", True),
+        ("JUPYTER_CULL_IDLE_S", "3600", "jupyter_cull_idle_s", 3600),
     ],
 )
 def test_a_good_value_is_taken(name: str, value: str, field: str, meant: object) -> None:

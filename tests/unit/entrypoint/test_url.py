@@ -1,51 +1,108 @@
-"""torchtap-url: one link, or one line that says why there is none."""
+"""torchtap-url: one link that works, or one line that says why there is none."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from entrypoint import paths, url
+from entrypoint import paths, server, url
 
 from .conftest import GID, UID, needs_root
 
+PID = 4711
+
 
 @pytest.fixture
-def started(image: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def started(image: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.delenv("JUPYTER_PORT", raising=False)
-    state = image / "var/lib/torchtap"
-    (state / "jupyter-token").write_text("0123abcd\n")
+    monkeypatch.setattr(url, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(server, "kept_by_s6", lambda pid: pid == PID)
     says = {
         "role": "dev",
         "services": ["sshd", "jupyter"],
-        "state": str(state),
         "uid": os.getuid(),
         "gid": os.getgid(),
+        "jupyter_port": 1,
+        "jupyter_runtime": str(image / "run/torchtap/jupyter"),
     }
     (image / "run/torchtap" / paths.STARTED).write_text(json.dumps(says))
-    return state
+    (image / "run/torchtap/jupyter").mkdir()
+    return says
 
 
-def test_link_carries_the_token(started: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert url.main([]) == 0
-    assert capsys.readouterr() == ("http://127.0.0.1:8888/lab?token=0123abcd\n", "")
+def says(started: dict[str, Any], **changes: Any) -> Path:
+    usual = {"hostname": "", "port": 8888, "sock": "", "secure": False, "base_url": "/", "token": "0123abcd"}
+    file = Path(started["jupyter_runtime"]) / f"jpserver-{PID}.json"
+    file.write_text(json.dumps({**usual, **changes}))
+    return file
 
 
-def test_port_is_the_hosts(
-    started: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("changes", "port", "link"),
+    [
+        ({}, None, "http://127.0.0.1:8888/lab?token=0123abcd"),
+        ({}, "18888", "http://127.0.0.1:18888/lab?token=0123abcd"),
+        ({"port": 9999}, None, "http://127.0.0.1:9999/lab?token=0123abcd"),
+        ({"port": 9999}, "", "http://127.0.0.1:9999/lab?token=0123abcd"),
+        ({"secure": True}, None, "https://127.0.0.1:8888/lab?token=0123abcd"),
+        ({"base_url": "/my/lab"}, None, "http://127.0.0.1:8888/my/lab/lab?token=0123abcd"),
+        ({"token": "a&b#c/%"}, None, "http://127.0.0.1:8888/lab?token=a%26b%23c%2F%25"),
+        ({"token": ""}, None, "http://127.0.0.1:8888/lab"),
+    ],
+    ids=[
+        "usual",
+        "the host's port",
+        "its own port",
+        "empty is unset",
+        "TLS",
+        "base_url",
+        "quoted",
+        "password",
+    ],
+)
+def test_link(
+    started: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    port: str | None,
+    link: str,
 ) -> None:
-    monkeypatch.setenv("JUPYTER_PORT", "18888")
+    says(started, **changes)
+    if port is not None:
+        monkeypatch.setenv("JUPYTER_PORT", port)
     assert url.main([]) == 0
-    assert capsys.readouterr().out.startswith("http://127.0.0.1:18888/lab?")
+    assert capsys.readouterr() == (f"{link}\n", "")
 
 
-def test_a_token_of_the_users_own_is_quoted(started: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (started / "jupyter-token").write_text("a&b#c/%\n")
+def test_a_server_on_loopback_alone_is_said_to_be_out_of_reach(
+    started: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    says(started, hostname="localhost")
     assert url.main([]) == 0
-    assert capsys.readouterr().out == "http://127.0.0.1:8888/lab?token=a%26b%23c%2F%25\n"
+    assert capsys.readouterr().err == (
+        "torchtap-url: JupyterLab listens on localhost in the container: a published port does not lead there\n"
+    )
+
+
+def test_no_link_leads_to_a_unix_socket(started: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    says(started, sock="/tmp/lab.sock")
+    assert url.main([]) == 1
+    assert capsys.readouterr() == (
+        "",
+        "torchtap-url: JupyterLab listens on the UNIX socket /tmp/lab.sock alone: no link leads there\n",
+    )
+
+
+def test_a_server_that_does_not_run_has_no_link(
+    started: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert url.main([]) == 1
+    assert capsys.readouterr() == ("", "torchtap-url: jupyter: starting, it does not listen yet\n")
 
 
 @pytest.mark.parametrize(
@@ -62,12 +119,6 @@ def test_without_jupyter_there_is_no_link(
     assert capsys.readouterr() == ("", f"torchtap-url: JupyterLab does not run in this container{why}\n")
 
 
-def test_a_token_that_cannot_be_read_is_said(started: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (started / "jupyter-token").unlink()
-    assert url.main([]) == 1
-    assert capsys.readouterr().err.startswith("torchtap-url: the token cannot be read: ")
-
-
 @pytest.mark.parametrize(
     ("words", "code"), [(["--help"], 0), (["-h"], 0), (["open"], 2), (["--help", "x"], 2)], ids=str
 )
@@ -80,15 +131,17 @@ def test_usage_goes_where_it_was_asked_for(
 
 
 @needs_root
-def test_a_link_in_place_of_the_token_is_not_followed_by_root(
-    started: Path, open_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_link_in_place_of_the_servers_file_is_not_followed_by_root(
+    started: dict[str, Any], open_path: Path, image: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    file = says(started, token="secret")
     secret = open_path / "secret"
-    secret.write_text("secret\n")
+    file.rename(secret)
     secret.chmod(0o600)
-    (started / "jupyter-token").unlink()
-    (started / "jupyter-token").symlink_to(secret)
-    file = started.parents[2] / "run/torchtap" / paths.STARTED
-    file.write_text(json.dumps({**json.loads(file.read_text()), "uid": UID, "gid": GID}))
+    file.symlink_to(secret)
+    assert url.main([]) == 0, "the case is set up rightly"
+    capsys.readouterr()
+    (image / "run/torchtap" / paths.STARTED).write_text(json.dumps({**started, "uid": UID, "gid": GID}))
+    Path(started["jupyter_runtime"]).chmod(0o755)
     assert url.main([]) == 1
-    assert "secret\n" not in "".join(capsys.readouterr())
+    assert "secret" not in "".join(capsys.readouterr())

@@ -59,6 +59,29 @@ def test_url_names_an_address_that_one_can_connect_to(checkout: Checkout, addres
     assert checkout.run("url").stdout.startswith(f"http://{shown}:48888/lab?token=")
 
 
+def test_url_keeps_scheme_base_url_and_port_of_the_users_own(checkout: Checkout) -> None:
+    """images.md 29, docker-stacks#1698, #1709, #1817: TLS, base_url and port set in ~/.jupyter."""
+    container = fake.container()
+    container["NetworkSettings"]["Ports"]["9999/tcp"] = [{"HostIp": "127.0.0.1", "HostPort": "49999"}]
+    said = {
+        "when": "exec .*-e JUPYTER_PORT= .*torchtap-url",
+        "out": "https://127.0.0.1:9999/my/lab?token=t\n",
+    }
+    checkout.fake("docker").answer(*fake.engine(RUNS, said, inspect=container))
+    assert checkout.run("url").stdout == "https://127.0.0.1:49999/my/lab?token=t\n"
+
+
+def test_url_of_a_port_that_is_not_published_says_how_to_publish_it(checkout: Checkout) -> None:
+    said = {"when": "torchtap-url", "out": "http://127.0.0.1:9999/lab?token=t\n"}
+    checkout.fake("docker").answer(*fake.engine(RUNS, said))
+    done = checkout.run("url")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        "url: JupyterLab listens on port 9999 in the container, which is not published\n"
+    )
+    assert 'ports: ["127.0.0.1:9999:9999"]' in done.stderr
+
+
 def test_url_without_jupyter_tells_why(checkout: Checkout) -> None:
     words = "torchtap-url: JupyterLab does not run in this container (role ssh)\n"
     checkout.fake("docker").answer(*fake.engine(RUNS, {"when": "torchtap-url", "rc": 1, "err": words}))
