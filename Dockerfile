@@ -19,9 +19,14 @@ FROM nvidia/cuda:13.0.2-base-ubuntu24.04 AS variant-cu130
 FROM nvidia/cuda:12.8.1-base-ubuntu24.04 AS variant-cu128
 FROM nvidia/cuda:12.6.3-base-ubuntu24.04 AS variant-cu126
 FROM ubuntu:24.04 AS variant-cpu
+# BASE_IMAGE where it is given, else the variant's. In two stages, because the dev container CLI reads these lines too,
+# and knows no variable inside another's default.
+# hadolint ignore=DL3006
+FROM variant-${VARIANT} AS base
+FROM ${BASE_IMAGE:-scratch} AS own-base
 
 # ---- OS packages -----------------------------------------------------------------------------------------------
-FROM ${BASE_IMAGE:-variant-${VARIANT}} AS os
+FROM ${BASE_IMAGE:+own-}base AS os
 RUN --mount=type=bind,source=docker/build/os.sh,target=/build/os.sh \
     --mount=type=bind,source=docker/packages.txt,target=/build/packages.txt \
     sh /build/os.sh /build/packages.txt

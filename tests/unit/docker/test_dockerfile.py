@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,26 @@ def test_no_base_brings_a_second_cudnn() -> None:
     cuda = [base for base in bases if base.startswith("nvidia/cuda")]
     assert len(cuda) == 3
     assert all(re.match(r"nvidia/cuda:[0-9.]+-base-ubuntu24\.04 ", base) for base in cuda)
+
+
+def plain(text: str, variables: Mapping[str, str]) -> str:
+    """Variables replaced as the dev container CLI does it: none inside another one's default."""
+
+    def replace(match: re.Match[str]) -> str:
+        value, option, word = variables.get(match[1], ""), match[2], match[3]
+        return {":-": value or word, ":+": word if value else "", None: value}[option] or ""
+
+    return re.sub(r"\$\{(\w+)(?:(:[-+])([^${}]*))?\}", replace, text)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("own", ["", "my/base:1"], ids=["the variant's base", "another base"])
+def test_base_is_found_by_whoever_follows_the_from_lines(name: str, own: str) -> None:
+    """The dev container CLI does, and pulls what it finds."""
+    stage = "last"
+    while stage in DOCKERFILE:
+        stage = plain(DOCKERFILE[stage][0][1].split(" AS ")[0], {"VARIANT": name, "BASE_IMAGE": own})
+    assert DIGEST.sub("", stage + " ").strip() == (own or VARIANTS[name].base)
 
 
 def test_what_compares_the_wheels_with_the_table_comes_before_what_is_ours() -> None:
