@@ -18,6 +18,7 @@ from host.settings import Settings
 from host.show import Problem, say
 
 SERVICE = "dev"
+DEFAULT_NAME = "torchtap"  # `name:` in compose.yaml
 SEE = "To see it alone:  docker compose config --quiet"
 
 
@@ -121,6 +122,18 @@ def differences(
     if env.get("SSH_PUBLIC_KEY", "") != chosen.get("SSH_PUBLIC_KEY", ""):
         found.append("other SSH keys")
     return found
+
+
+def renamed(paths: Paths, settings: Settings) -> str | None:
+    """The project's name of the last `make up` here, when this call means another one; else None.
+
+    Volumes carry the project's name: under another one home, token and keys are others.
+    """
+    if settings.where("COMPOSE_PROJECT_NAME").startswith(".env"):
+        return None  # a line of the user's own: it held at the last `make up` as well
+    own = env_file.load(paths.env_file, {}).own
+    before = own.get("COMPOSE_PROJECT_NAME", DEFAULT_NAME)
+    return before if own and before != settings.get("COMPOSE_PROJECT_NAME", DEFAULT_NAME) else None
 
 
 def plain(paths: Paths, settings: Settings, environ: Mapping[str, str]) -> Compose:

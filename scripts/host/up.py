@@ -148,6 +148,7 @@ def before(situation: Situation, chosen: plan.Plan) -> tuple[keys.Keys, Mapping[
     if bundle and not (paths.root / Path(bundle).expanduser()).is_file():
         raise Problem(f"TORCHTAP_CA_BUNDLE={bundle}: no such file")
     composed(situation, chosen, chosen_keys).check()
+    same_project(paths, settings)
     container = project.plain(paths, settings, os.environ).container()
     ours = {where[1] for each in PORTS if container and (where := project.published(container, each[2]))}
     running = project.is_running(container)
@@ -156,6 +157,22 @@ def before(situation: Situation, chosen: plan.Plan) -> tuple[keys.Keys, Mapping[
         if situation.engine.local and not (running and port in ours):
             ports.check(variable, address, port)
     return chosen_keys, container if running else None
+
+
+def same_project(paths: Paths, settings: Settings) -> None:
+    """Say that another project's name means another home. Raises `Problem` while the one before still runs."""
+    before = project.renamed(paths, settings)
+    if before is None:
+        return
+    now = settings.get("COMPOSE_PROJECT_NAME", project.DEFAULT_NAME)
+    old = project.plain(paths, settings, {**os.environ, "COMPOSE_PROJECT_NAME": before})
+    if project.is_running(old.container()):
+        raise Problem(
+            f"a container of project {before} runs here, and this call means project {now}, with another home",
+            f"Go on with it:  make up COMPOSE_PROJECT_NAME={before}",
+            f"Or stop it first:  COMPOSE_PROJECT_NAME={before} make down",
+        )
+    warn(f"project {now}, where the last make up was project {before}: home, token and keys are others")
 
 
 def make_workspace(paths: Paths, settings: Settings) -> None:

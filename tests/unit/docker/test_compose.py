@@ -11,6 +11,7 @@ import pytest
 
 from entrypoint import proxies
 from entrypoint.settings import VARIABLES, Settings
+from host.project import DEFAULT_NAME
 from torchtap.variants import DEFAULT
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with JupyterLab (lab.lock)")
@@ -132,6 +133,10 @@ def test_a_proxy_set_on_the_host_reaches_build_and_container_in_either_spelling(
 def test_memory_limits_that_training_needs() -> None:
     assert dev()["shm_size"] == "8gb"
     assert dev()["ulimits"] == {"memlock": "-1", "stack": 67108864}
+
+
+def test_the_projects_name_is_what_make_takes_it_for() -> None:
+    assert load("compose.yaml")["name"] == DEFAULT_NAME
 
 
 def test_state_lives_in_volumes_and_code_on_the_host() -> None:

@@ -471,3 +471,45 @@ def test_two_at_once_do_not_disturb_each_other(checkout: Checkout) -> None:
         "up: another make up or make down is at work in this checkout",
     )
     assert Path(folder / "lock").exists()
+
+
+def block(**variables: str) -> str:
+    lines = "".join(f"{name}={value}\n" for name, value in variables.items())
+    return f"# >>> written by make: it rewrites the lines down to <<< and no others\n{lines}# <<<\n"
+
+
+def test_another_project_while_the_one_before_runs_is_refused(checkout: Checkout) -> None:
+    """Volumes carry the project's name. Its container would go on unseen, and home and keys would be others."""
+    running = {"when": "^compose ps", "out": "c0ffee\n"}
+    docker = checkout.fake("docker").answer(*fake.engine(running))
+    (checkout.root / ".env").write_text(block(COMPOSE_PROJECT_NAME="mine"))
+    done = checkout.run("up")
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "up: a container of project mine runs here, and this call means project torchtap, with another home\n"
+        "  Go on with it:  make up COMPOSE_PROJECT_NAME=mine\n"
+    )
+    assert docker.environment_of("^compose ps")["COMPOSE_PROJECT_NAME"] == "mine"
+    assert not docker.called("^compose (build|up|down)")
+
+
+def test_another_project_than_before_is_said(checkout: Checkout) -> None:
+    checkout.fake("docker").answer(*fake.engine())
+    (checkout.root / ".env").write_text(block(VARIANT="cu130"))
+    done = checkout.run("up", env={"COMPOSE_PROJECT_NAME": "other"})
+    assert done.returncode == 0, done.stderr
+    assert (
+        "project other, where the last make up was project torchtap: home, token and keys are others"
+        in flat(done.stdout)
+    )
+
+
+@pytest.mark.parametrize(
+    "line", ["COMPOSE_PROJECT_NAME=mine\n", ""], ids=["a line of the user's", "the default"]
+)
+def test_the_same_project_as_before_is_not_worth_a_word(checkout: Checkout, line: str) -> None:
+    checkout.fake("docker").answer(*fake.engine())
+    (checkout.root / ".env").write_text(line + block(VARIANT="cu130"))
+    done = checkout.run("up")
+    assert done.returncode == 0, done.stderr
+    assert "the last make up was" not in flat(done.stdout)
