@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from entrypoint import backoff, paths, server
+from entrypoint import backoff, gpu, paths, server
 from entrypoint.account import acting_as
 
 TIMEOUT_S = 3.0  # each wait; two services that hang end before the HEALTHCHECK's own limit
@@ -23,7 +23,11 @@ def check(started: Mapping[str, Any] | None) -> tuple[bool, str]:
         return False, "starting: start has not finished yet"
     if not started["services"]:
         return True, f"role {started['role']}: a command, with no service to check"
-    return services(started)
+    well, text = services(started)
+    if (run := paths.run_directory()) is None:
+        return well, text
+    gpu_well, gpu_text = gpu.check(started, run, ready=well)
+    return well and gpu_well, f"{text}; {gpu_text}"
 
 
 def services(started: Mapping[str, Any]) -> tuple[bool, str]:
