@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -13,9 +14,10 @@ import stat
 import subprocess
 from pathlib import Path
 
-from entrypoint import certificates, hostkey, jupyter_token, log, paths, repositories, sessions
+from entrypoint import certificates, hostkey, jupyter_token, log, overlay, paths, repositories, sessions
 from entrypoint.account import IMAGE_ID, LOWEST_EXTRA_ID, NAME, acting_as
 from entrypoint.execute import execute
+from entrypoint.lay import lay
 from entrypoint.mounts import mounts
 from entrypoint.plan import Plan, finish_script, run_script
 from entrypoint.stop import STOPPING
@@ -33,6 +35,7 @@ def apply(plan: Plan) -> None:
     _name_the_user(plan)
     certificates.write(plan.trust, plan.run, is_root=plan.is_root)
     _home(plan)
+    overlaid = lay(plan.account, plan.run, safe=plan.safe)
     _state(plan)
     if plan.workspace_to_own:
         os.chown(paths.WORKSPACE, plan.account.uid, plan.account.gid)
@@ -57,7 +60,10 @@ def apply(plan: Plan) -> None:
             _own_folder(plan, runtime)
     if plan.services:
         _scan_directory(plan)
-    paths.write(plan.run / paths.STARTED, json.dumps(_started(plan), indent=2) + "\n")
+    paths.write(
+        plan.run / paths.STARTED,
+        json.dumps({**_started(plan), "overlay": overlaid and str(overlaid)}, indent=2) + "\n",
+    )
 
 
 def run_as_user(plan: Plan, command: tuple[str, ...]) -> int:
@@ -86,8 +92,10 @@ def become(plan: Plan, command: tuple[str, ...], *, as_user: bool = True) -> Non
 
 
 def supervise(plan: Plan) -> None:
-    """Turn this process into s6-svscan."""
-    become(plan, ("s6-svscan", "-c", "32", "-t", "0", str(plan.run / SCAN)), as_user=False)
+    """Turn this process into s6-svscan. It is root, and finds its programs by name: not in the user's overlay."""
+    safe = {**plan.environment, "PATH": overlay.path_of_root(plan.environment.get("PATH", os.defpath))}
+    rooted = dataclasses.replace(plan, environment=safe)
+    become(rooted, ("s6-svscan", "-c", "32", "-t", "0", str(plan.run / SCAN)), as_user=False)
 
 
 def _started(plan: Plan) -> dict[str, object]:
