@@ -17,11 +17,11 @@ def main() -> int:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and not ((started := paths.started()) and health.services(started)[0]):
         time.sleep(0.2)
-    started = paths.started() or {"state": str(paths.STATE)}
+    started = paths.started() or {"report": str(paths.STATE / paths.REPORT)}
     torchtap = str(paths.VENV / "bin" / "torchtap")
     try:
         os.nice(10)  # what the user does in the first seconds comes first
-        words = [torchtap, "selftest", "--output", f"{started['state']}/{paths.REPORT}"]
+        words = [torchtap, "selftest", "--output", str(started["report"])]
         execute(torchtap, words, os.environ)
     except OSError as error:
         log.error("selftest", f"{torchtap} cannot be run: {error.strerror}")

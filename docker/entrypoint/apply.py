@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import json
 import os
@@ -14,11 +13,20 @@ import stat
 import subprocess
 from pathlib import Path
 
-from entrypoint import certificates, hostkey, jupyter_token, log, overlay, paths, repositories, sessions
-from entrypoint.account import IMAGE_ID, LOWEST_EXTRA_ID, NAME, acting_as
+from entrypoint import (
+    certificates,
+    hostkey,
+    inuse,
+    jupyter_token,
+    lastimage,
+    log,
+    owning,
+    paths,
+    repositories,
+    sessions,
+)
+from entrypoint.account import LOWEST_EXTRA_ID, NAME, acting_as
 from entrypoint.execute import execute
-from entrypoint.lay import lay
-from entrypoint.mounts import mounts
 from entrypoint.plan import Plan, finish_script, run_script
 from entrypoint.stop import STOPPING
 
@@ -35,10 +43,10 @@ def apply(plan: Plan) -> None:
     _name_the_user(plan)
     certificates.write(plan.trust, plan.run, is_root=plan.is_root)
     _home(plan)
-    overlaid = lay(plan.account, plan.run, safe=plan.safe)
     _state(plan)
     if plan.workspace_to_own:
         os.chown(paths.WORKSPACE, plan.account.uid, plan.account.gid)
+    _folders(plan)
     if plan.examples_to_copy:
         run_as_user(plan, ("cp", "-r", str(paths.NOTEBOOKS), str(paths.WORKSPACE)))
     paths.write(
@@ -58,12 +66,10 @@ def apply(plan: Plan) -> None:
         runtime = Path(plan.environment["JUPYTER_RUNTIME_DIR"])
         if runtime.parent == plan.run:  # one that the user has named is made by JupyterLab
             _own_folder(plan, runtime)
+    _remember(plan)
     if plan.services:
         _scan_directory(plan)
-    paths.write(
-        plan.run / paths.STARTED,
-        json.dumps({**_started(plan), "overlay": overlaid and str(overlaid)}, indent=2) + "\n",
-    )
+    paths.write(plan.run / paths.STARTED, json.dumps(_started(plan), indent=2) + "\n")
 
 
 def run_as_user(plan: Plan, command: tuple[str, ...]) -> int:
@@ -92,10 +98,9 @@ def become(plan: Plan, command: tuple[str, ...], *, as_user: bool = True) -> Non
 
 
 def supervise(plan: Plan) -> None:
-    """Turn this process into s6-svscan. It is root, and finds its programs by name: not in the user's overlay."""
-    safe = {**plan.environment, "PATH": overlay.path_of_root(plan.environment.get("PATH", os.defpath))}
-    rooted = dataclasses.replace(plan, environment=safe)
-    become(rooted, ("s6-svscan", "-c", "32", "-t", "0", str(plan.run / SCAN)), as_user=False)
+    """Turn this process into s6-svscan."""
+    _hold(plan)
+    become(plan, ("s6-svscan", "-c", "32", "-t", "0", str(plan.run / SCAN)), as_user=False)
 
 
 def _started(plan: Plan) -> dict[str, object]:
@@ -107,6 +112,7 @@ def _started(plan: Plan) -> dict[str, object]:
         "gid": plan.account.gid,
         "home": str(plan.home),
         "state": str(plan.state),
+        "report": str(plan.report),
         "groups": list(plan.account.groups),
         "ssh_port": plan.ssh_port,
         "jupyter_port": plan.jupyter_port,
@@ -191,13 +197,13 @@ def _home(plan: Plan) -> None:
         with acting_as(account.uid, account.gid):
             _private(plan.home)
     elif plan.home_to_own:
-        _give(plan.home, account.uid, account.gid)
+        owning.give_tree(plan.home, account.uid, account.gid, plan.home_of)
     # As the user, and only what is not there: root would follow a link that the user has put into the home.
     with acting_as(account.uid, account.gid), contextlib.suppress(OSError):
         if not os.path.lexists(plan.home / ".bashrc"):
             for source in filter(Path.is_file, paths.SKELETON.iterdir()):
-                with contextlib.suppress(FileExistsError), open(plan.home / source.name, "xb") as file:
-                    file.write(source.read_bytes())
+                if not os.path.lexists(plan.home / source.name):
+                    paths.write(plan.home / source.name, source.read_bytes())
 
 
 def _private(folder: Path) -> None:
@@ -212,35 +218,14 @@ def _private(folder: Path) -> None:
             ) from None
 
 
-def _give(folder: Path, uid: int, gid: int) -> None:
-    """Give a tree to the user; what belongs to others than root and the image's dev is left alone.
-
-    So is what is mounted inside, such as a data set of the host: that is not the image's to give. The folder itself
-    comes last: when this is cut short, the next start begins again.
-    """
-    inside = {str(mount.point) for mount in mounts()}
-    refused = 0
-    for directory, folders, files, descriptor in os.fwalk(folder):
-        here = [name for name in (*folders, *files) if os.path.join(directory, name) not in inside]
-        folders[:] = [name for name in folders if name in here]
-        for name in here:
-            try:
-                if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid in (0, IMAGE_ID):
-                    os.chown(name, uid, gid, dir_fd=descriptor, follow_symlinks=False)
-            except OSError:
-                refused += 1
-    if refused:
-        log.warning("home", f"{refused} files in {folder} could not be given to {uid}:{gid}")
-    os.chown(folder, uid, gid, follow_symlinks=False)
-
-
 def _state(plan: Plan) -> None:
     ssh = plan.state / paths.SSH
     if plan.state != paths.STATE:
         _private(plan.state)
     if plan.is_root:
-        # Sticky: dev keeps the token and the last self-test here but cannot replace root's ssh folder.
-        _take_over(plan.state, 0o1775, plan.account.gid)
+        if plan.state_to_take:
+            # Sticky: dev keeps the token and the last self-test here but cannot replace root's ssh folder.
+            _take_over(plan.state, 0o1775, plan.account.gid)
         if ssh.is_symlink():
             ssh.unlink()
         for name in (paths.TOKEN, paths.REPORT):  # of an earlier start with another user id
@@ -249,6 +234,38 @@ def _state(plan: Plan) -> None:
     ssh.mkdir(mode=0o700, exist_ok=True)
     if plan.is_root:
         _take_over(ssh, 0o700)
+
+
+def _folders(plan: Plan) -> None:
+    """Volumes at other places, and folders that the engine made in the home."""
+    for folder in plan.folders_to_own:
+        try:
+            owning.give_folder(folder, plan.account.uid, plan.account.gid)
+        except OSError as error:
+            log.warning("volumes", f"{folder} could not be given to the user: {error.strerror}")
+
+
+def _remember(plan: Plan) -> None:
+    """For the next start, perhaps of another image or for another user."""
+    if plan.image is None:
+        return
+    places = [
+        (plan.state, paths.STATE, lastimage.IN_STATE, False),
+        (plan.home, paths.HOME, lastimage.IN_HOME, True),
+    ]
+    for used, usual, name, as_user in places:
+        if used != usual:
+            continue
+        with acting_as(plan.account.uid, plan.account.gid) if as_user else contextlib.nullcontext():
+            if not lastimage.is_newer(lastimage.read(used / name)):
+                lastimage.write(used / name, plan.image)
+
+
+def _hold(plan: Plan) -> None:
+    """Other containers see by it that these volumes are in use, as long as s6 lives: it inherits the descriptors."""
+    for folder, usual, descriptor in ((plan.state, paths.STATE, 8), (plan.home, paths.HOME, 9)):
+        if folder == usual:
+            inuse.hold(folder, descriptor)
 
 
 def _repositories(plan: Plan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -11,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from entrypoint import certificates, paths, threads
+from entrypoint import certificates, inuse, jupyter_token, lastimage, owning, paths, space, threads
 from entrypoint.account import IMAGE_ID, acting_as
 from entrypoint.certificates import Trust
 from entrypoint.keys import Source
+from entrypoint.lastimage import Image
 from entrypoint.mounts import Mount, is_hosts, mounts
 from entrypoint.settings import Settings
+from entrypoint.space import Full
 from entrypoint.threads import Processors
 
 CAP_SYS_CHROOT = 18
@@ -36,13 +39,18 @@ class Folder:
     readable: bool = False  # by the identity that services and commands get
     writable: bool = False
     changeable: bool = False  # by this process, which may be root
+    is_directory: bool = True
+    is_mounted: bool = False  # and not a part of the image, which goes with the container
     is_hosts: bool = False  # a folder of the host is mounted here, not a volume
     read_only: bool = False  # the file system is, whoever asks
+    full: Full | None = None
 
     @property
     def described(self) -> str:
         if self.read_only:
             return "lies on a read-only file system"
+        if not self.is_directory:
+            return "is not a directory"
         return f"belongs to {self.uid}:{self.gid}, mode {self.mode:04o}" if self.exists else "does not exist"
 
 
@@ -71,6 +79,14 @@ class Facts:
     jupyter_port_free: bool
     trust: Trust = field(default_factory=Trust)
     processors: Processors = field(default_factory=lambda: Processors(visible=1))
+    image: Image | None = None  # this one
+    home_image: Image | None = None  # what used the home last; None: not known
+    state_image: Image | None = None
+    home_in_use: bool = False  # by another running container
+    state_in_use: bool = False
+    token_is_kept: bool = True  # nothing has to be written for it
+    new_volumes: tuple[Path, ...] = ()  # mounted at other places, root's and empty
+    made_for_mounts: tuple[Path, ...] = ()  # folders in the home that the engine made as root
     shared_memory: int | None = None  # bytes that /dev/shm holds; None: not known
 
 
@@ -85,6 +101,10 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
     def look(path: Path) -> Folder:
         return look_at(path, uid, gid, groups, seen)
 
+    with acting_as(uid, gid) if can_be_user else contextlib.nullcontext():
+        home_image = lastimage.read(paths.HOME / lastimage.IN_HOME)
+        state_image = lastimage.read(paths.STATE / lastimage.IN_STATE)
+    others = (paths.WORKSPACE, paths.HOME, paths.STATE)
     return Facts(
         environment=environment,
         is_root=is_root,
@@ -107,6 +127,15 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         jupyter_port_free=_port_is_free(settings.jupyter_port),
         trust=certificates.read(),
         processors=threads.processors(),
+        image=lastimage.here(uid, gid),
+        home_image=home_image,
+        state_image=state_image,
+        home_in_use=inuse.by_others(paths.HOME),
+        state_in_use=inuse.by_others(paths.STATE),
+        token_is_kept=can_be_user
+        and jupyter_token.is_kept(paths.STATE / paths.TOKEN, settings.jupyter_token, (uid, gid)),
+        new_volumes=tuple(owning.new_volumes(seen, paths.HOME, others)) if is_root else (),
+        made_for_mounts=tuple(owning.made_for_mounts(seen, paths.HOME)) if is_root else (),
         shared_memory=_size(SHARED_MEMORY),
     )
 
@@ -132,7 +161,8 @@ def look_at(path: Path, uid: int, gid: int, groups: tuple[int, ...], seen: Seque
         found = path.stat()
     except OSError:
         return Folder(path=path, exists=False)
-    readable, writable = _access(path, uid, gid, groups)
+    is_directory = stat.S_ISDIR(found.st_mode)
+    readable, writable = _access(path, uid, gid, groups) if is_directory else (False, False)
     return Folder(
         path=path,
         exists=True,
@@ -141,9 +171,12 @@ def look_at(path: Path, uid: int, gid: int, groups: tuple[int, ...], seen: Seque
         mode=stat.S_IMODE(found.st_mode),
         readable=readable,
         writable=writable,
-        changeable=os.access(path, os.W_OK | os.X_OK),
+        changeable=is_directory and os.access(path, os.W_OK | os.X_OK),
+        is_directory=is_directory,
+        is_mounted=any(mount.point == path for mount in seen),
         is_hosts=is_hosts(path, seen),
         read_only=bool(os.statvfs(path).f_flag & os.ST_RDONLY),
+        full=space.full(path),
     )
 
 

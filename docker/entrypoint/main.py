@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
-from entrypoint import apply, hostkey, log, overlay, paths
+from entrypoint import apply, hostkey, log, paths
 from entrypoint.gather import gather
 from entrypoint.plan import Plan, PlanError, make_plan
 from entrypoint.roles import MEANT, Choice, choose, nearest
@@ -49,11 +50,11 @@ def _carry_out(plan: Plan) -> int:
 def _refused(error: OSError) -> int:
     """The system said no: a full disk, a folder that even root may not change. One line, no traceback."""
     what = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
-    log.error(
-        "start",
-        f"{what}{error.strerror or error}",
-        "The container cannot start without this. Look at its volumes and options (--read-only, --cap-drop, --user)",
-    )
+    remedy = "The container cannot start without this. Look at its volumes and options "
+    remedy += "(--read-only, --cap-drop, --user)"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "The disk on which Docker keeps its containers is full. On the host: docker system df"
+    log.error("start", f"{what}{error.strerror or error}", remedy)
     return CANNOT_RUN
 
 
@@ -64,7 +65,7 @@ def _unusable(choice: Choice, environment: Mapping[str, str]) -> int:
         log.error("start", f"{name!r} alone is not a role; the role is called {MEANT[name]}")
         return NOT_FOUND
     path = environment.get("PATH", os.defpath)
-    if "/" in name or shutil.which(name, path=path) or overlay.may_hold(name):
+    if "/" in name or shutil.which(name, path=path):
         return 0  # a path may lead into a volume that only the user can read: execvp will tell
     near = nearest(name, _commands(path))
     hint = (
@@ -95,9 +96,8 @@ def _become_command(plan: Plan) -> int:
 
 
 def _passes_selftest(plan: Plan) -> bool:
-    report = plan.state / paths.REPORT
     code = apply.run_as_user(
-        plan, (str(paths.VENV / "bin" / "torchtap"), "selftest", "--output", str(report))
+        plan, (str(paths.VENV / "bin" / "torchtap"), "selftest", "--output", str(plan.report))
     )
     if code:
         why = "failed" if code == 1 else f"could not run (exit code {code})"

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from entrypoint import caches, certificates, overlay, paths, proxies, threads
+from entrypoint import caches, certificates, lastimage, paths, proxies, threads
 from entrypoint.account import IMAGE_ID, LOWEST_EXTRA_ID, NAME, Account
 from entrypoint.backoff import BEGAN, WAIT
 from entrypoint.certificates import Trust
 from entrypoint.gather import Facts, Folder
 from entrypoint.keys import collect
+from entrypoint.lastimage import Image
 from entrypoint.roles import Choice
 from entrypoint.settings import SECRETS, Settings
 from entrypoint.stop import STOPPING
@@ -63,8 +64,13 @@ class Plan:
     is_root: bool
     home: Path
     home_to_own: bool  # give the home, with what is in it, to the user
+    home_of: tuple[int, ...]  # whose files those are
     state: Path
+    state_to_take: bool  # make the folder root's; one of the host stays its owner's
+    report: Path  # of the self-test
     workspace_to_own: bool
+    folders_to_own: tuple[Path, ...]
+    image: Image | None  # what the home and the state remember of this start; None: nothing
     examples_to_copy: bool  # the notebooks, into a workspace that holds nothing yet
     working_directory: Path
     environment: Mapping[str, str]
@@ -79,7 +85,6 @@ class Plan:
     stop_grace_s: float
     notices: tuple[Notice, ...]
     trust: Trust = field(default_factory=Trust)
-    safe: bool = False  # without the overlay
 
 
 def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
@@ -100,6 +105,9 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
     notices: list[Notice] = []
     home, home_to_own = _home(facts, notices)
     state = _state(facts, notices)
+    notices += _about_volumes(facts, home, state, serves=bool(choice.services))
+    state_is_closed = not facts.state.writable and facts.state.is_hosts and facts.state.uid != 0
+    report_is_kept = state != facts.state.path or not (facts.state.full or state_is_closed)
     account = Account(facts.uid, facts.gid, facts.groups, str(home))
     usable = [folder.path for folder in (facts.current, facts.workspace) if folder.readable]
     working_directory = usable[0] if usable else home
@@ -147,10 +155,17 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
         is_root=facts.is_root,
         home=home,
         home_to_own=home_to_own,
+        home_of=_previous(facts),
         state=state,
+        state_to_take=facts.is_root
+        and (state != facts.state.path or not facts.state.is_hosts or facts.state.uid == 0),
+        report=state / paths.REPORT if report_is_kept else Path(f"/tmp/torchtap-{facts.uid}-{paths.REPORT}"),
         workspace_to_own=facts.workspace_is_new,
+        folders_to_own=(*facts.made_for_mounts, *facts.new_volumes),
+        image=facts.image,
         examples_to_copy="jupyter" in wanted
         and facts.workspace_is_empty
+        and not facts.workspace.full
         and (facts.workspace.writable or facts.workspace_is_new),
         working_directory=working_directory,
         environment=environment,
@@ -165,7 +180,6 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
         stop_grace_s=settings.stop_grace_s,
         notices=tuple(notices),
         trust=facts.trust,
-        safe=settings.safe,
     )
 
 
@@ -223,18 +237,28 @@ def _sshd(facts: Facts, run: Path, port: int) -> Service:
 
 
 def _jupyter(facts: Facts, run: Path, port: int) -> Service:  # noqa: ARG001 - one signature for the table below
-    return Service(name="jupyter", argv=(str(paths.BIN / "jupyter-service"),))
+    return Service(name="jupyter", argv=(str(paths.VENV / "bin" / "jupyter-lab"),))
 
 
 _SERVICES = {"sshd": _sshd, "jupyter": _jupyter}
+
+
+def _previous(facts: Facts) -> tuple[int, ...]:
+    """Whose files in a home volume are the user's to have: root's, the image's, and those of dev's earlier id.
+
+    The note of that id lies in the home, where the user can write it. So it counts only for a home that belongs to it.
+    """
+    before = facts.home_image
+    known = before is not None and before.uid == facts.home.uid and not lastimage.is_newer(before)
+    return (0, IMAGE_ID, facts.home.uid) if known else (0, IMAGE_ID)
 
 
 def _home(facts: Facts, notices: list[Notice]) -> tuple[Path, bool]:
     """Where the home is, and whether it has to be given to the user first."""
     home = facts.home
     # Root's (a volume that another image made) or the image's. A folder of the host stays its owner's.
-    ours = facts.is_root and home.changeable and home.uid in (0, IMAGE_ID) and not home.is_hosts
-    if ours and home.uid != facts.uid:
+    ours = facts.is_root and home.changeable and home.uid in _previous(facts) and not home.is_hosts
+    if ours and home.uid != facts.uid and not (facts.home_in_use and home.uid != 0):
         return home.path, True
     if home.writable:
         return home.path, False
@@ -242,10 +266,16 @@ def _home(facts: Facts, notices: list[Notice]) -> tuple[Path, bool]:
 
 
 def _state(facts: Facts, notices: list[Notice]) -> Path:
-    state = facts.state
+    state, kept = facts.state, "Jupyter's token and the SSH host keys"
+    if state.full and not facts.token_is_kept:
+        instead = Path(f"/tmp/torchtap-state-{facts.uid}")
+        text = f"{state.path} is full: {state.full.said}, and it holds no token yet"
+        remedy = f"Using {instead}: {kept} are gone when the container is. Make room there, then restart"
+        notices.append(Notice("warning", "state", text, (remedy,)))
+        return instead
     if state.changeable if facts.is_root else state.writable and not facts.state_of_others:
         return state.path
-    return _instead(facts, state, "state", "Jupyter's token and the SSH host keys", notices)
+    return _instead(facts, state, "state", kept, notices)
 
 
 def _instead(facts: Facts, folder: Folder, what: str, kept: str, notices: list[Notice]) -> Path:
@@ -257,13 +287,65 @@ def _instead(facts: Facts, folder: Folder, what: str, kept: str, notices: list[N
         text = (
             f"{folder.path} holds what another user made ({', '.join(facts.state_of_others)}); this is {who}"
         )
-    owner = f"{facts.uid}:{facts.gid}"
-    mount = "a volume there" if facts.is_root else f"a folder there that belongs to {owner}"
-    if facts.is_root and folder.exists and not folder.read_only:
-        mount += f", or start with -e HOST_UID={folder.uid}, whose it is"
-    remedy = f"Using {instead}: {kept} are gone when the container is. Mount {mount}"
-    notices.append(Notice("warning", what, text, (remedy,)))
+    if facts.is_root and what == "home" and facts.home_in_use:
+        text += ", and another running container uses it"
+    remedy = f"Using {instead}: {kept} are gone when the container is"
+    notices.append(Notice("warning", what, text, (remedy, _mount_for(facts, folder))))
     return instead
+
+
+def _mount_for(facts: Facts, folder: Folder) -> str:
+    """What to add, so that this folder is kept."""
+    if not facts.is_root:
+        return f"Add: -v FOLDER:{folder.path}, with a folder that belongs to {facts.uid}:{facts.gid}"
+    mount = f"Add: -v VOLUME:{folder.path}, with another volume"
+    if folder.exists and folder.is_directory and not folder.read_only and folder.uid != 0:
+        mount += f"; or -e HOST_UID={folder.uid}, whose it is"
+    return mount
+
+
+def _about_volumes(facts: Facts, home: Path, state: Path, *, serves: bool) -> list[Notice]:
+    """What was found in them: no room, another image's or another user's things, another container."""
+    notices = _about_room(facts)
+    if home == facts.home.path:
+        if lastimage.is_newer(facts.home_image):
+            notices.append(_newer("home", home))
+        elif said := lastimage.changes(facts.home_image, facts.image):
+            notices.append(Notice("info", "home", *said))
+        if facts.home.uid in _previous(facts)[2:] and facts.home.uid != facts.uid and facts.is_root:
+            text = f"{home} was {facts.home.uid}'s, as dev was before. It is given to {facts.uid}:{facts.gid}"
+            notices.append(Notice("info", "home", text))
+    if state == facts.state.path and lastimage.is_newer(facts.state_image):
+        notices.append(_newer("state", state))
+    if facts.new_volumes:
+        given = ", ".join(map(str, facts.new_volumes))
+        text = f"{given}: root's and empty, as the engine makes them. Given to {facts.uid}:{facts.gid}"
+        notices.append(Notice("info", "volumes", text))
+    if serves and facts.state_in_use and state == facts.state.path:
+        text = f"another running container uses {state} too: token and host key are the same in both"
+        notices.append(Notice("info", "state", text))
+    return notices
+
+
+def _newer(subject: str, folder: Path) -> Notice:
+    text = f"a newer Torchtap has used {folder}: what it noted there is left as it is"
+    return Notice("warning", subject, text, ("Use that image again, or another volume",))
+
+
+def _about_room(facts: Facts) -> list[Notice]:
+    """One line for each file system that is full, however many of the folders lie on it."""
+    full: dict[int, list[Folder]] = {}
+    for folder in (facts.home, facts.workspace, facts.state):
+        if folder.full:
+            full.setdefault(folder.full.device, []).append(folder)
+    notices = []
+    for folders in full.values():
+        where = " and ".join(str(folder.path) for folder in folders)
+        text = f"{where}: no room: {folders[0].full.said if folders[0].full else ''}"
+        look = f"docker exec CONTAINER du -xah {folders[0].path} | sort -h | tail"
+        remedy = "Services start all the same, but nothing new can be kept there. What is large:"
+        notices.append(Notice("warning", "disk", text, (remedy, look)))
+    return notices
 
 
 def _no_sshd(facts: Facts) -> Notice | None:
@@ -303,17 +385,19 @@ def _about_workspace(settings: Settings, facts: Facts, instead: Path) -> list[No
     can = "written" if workspace.readable else "read"
     text = f"{workspace.path} cannot be {can} by uid {facts.uid}, gid {facts.gid}{asked}: it {workspace.described}"
     more = []
-    if workspace.read_only:
+    if not workspace.is_directory:
+        more.append("Mount a folder there: -v FOLDER:/workspace")
+    elif workspace.read_only:
         more.append("Mount a folder or volume there that can be written: -v FOLDER:/workspace, without :ro")
     elif facts.rootless and workspace.uid == 0:
         more.append(
             "This engine is rootless: your own user is root in here. Add: -e HOST_UID=0 (sshd stays off then)"
         )
     else:
-        if asked and workspace.exists and workspace.uid != 0:
+        if asked and workspace.is_mounted and workspace.uid != 0:
             option = "HOST_UID and HOST_GID" if facts.is_root else "--user"
             more.append(f"Leave out {option} (then the owner's ids are used), or")
-        more.append(f"On the host: sudo chown -R {owner} FOLDER")
+        more.append(_chown_for(workspace, owner))
     if not workspace.readable:
         more.append(f"Until then JupyterLab opens {instead}")
     return [Notice("warning", "workspace", text, tuple(more))]
@@ -331,6 +415,16 @@ def _about_jupyter(settings: Settings, facts: Facts) -> list[Notice]:
         )
         notices.append(Notice("warning", "jupyter", text))
     return notices
+
+
+def _chown_for(workspace: Folder, owner: str) -> str:
+    """The line that makes a workspace the user's: a folder of the host, a volume, or none at all so far."""
+    if not workspace.is_mounted:
+        return f"Add: -v FOLDER:{workspace.path}, with a folder that belongs to {owner}"
+    if workspace.is_hosts:
+        return f"On the host: sudo chown -R {owner} FOLDER"
+    docker = f"docker run --rm --user 0 --entrypoint chown -v VOLUME:{workspace.path} IMAGE"
+    return f"{docker} -R {owner} {workspace.path}"
 
 
 def _no_key(facts: Facts, *, jupyter: bool) -> Notice:
@@ -371,8 +465,6 @@ def _environment(
     where = {"HOME": account.home, "TORCHTAP_STATE": str(state)}
     if kept.get("JUPYTER_RUNTIME_DIR", paths.JUPYTER_RUNTIME) in ("", paths.JUPYTER_RUNTIME):
         where["JUPYTER_RUNTIME_DIR"] = str(run / "jupyter")
-    if "PATH" in kept:
-        kept["PATH"] = overlay.path_here(kept["PATH"], run)
     device = {} if settings.device == "auto" else {"TORCHTAP_DEVICE": settings.device}
     computed = {
         **threads.variables(facts.processors, kept),
@@ -380,4 +472,7 @@ def _environment(
         **proxies.variables(kept),
         **caches.places(account.home, kept),
     }
+    if facts.home.full and account.home == str(facts.home.path):
+        # IPython must write before a kernel can begin: its history and profile are in /tmp then.
+        computed.setdefault("IPYTHONDIR", kept.get("IPYTHONDIR") or f"/tmp/torchtap-ipython-{facts.uid}")
     return {**kept, **computed, **device, **where, "USER": NAME, "LOGNAME": NAME}

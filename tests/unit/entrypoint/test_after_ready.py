@@ -20,7 +20,7 @@ from .test_main import DOCKER, program
 
 @pytest.fixture
 def started(image: Path) -> dict[str, object]:
-    return {"role": "jupyter", "services": [], "state": str(image / "var/lib/torchtap")}
+    return {"role": "jupyter", "services": [], "report": str(image / "var/lib/torchtap/selftest.json")}
 
 
 def after_ready(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from entrypoint import apply as module
-from entrypoint import paths, sessions
+from entrypoint import owning, paths, sessions
 from entrypoint.account import Account, acting_as
 from entrypoint.apply import apply
 from entrypoint.mounts import Mount
@@ -44,7 +44,12 @@ def plan(image: Path) -> Plan:
         is_root=os.geteuid() == 0,
         home=paths.HOME,
         home_to_own=False,
+        home_of=(0, 1000),
         state=paths.STATE,
+        state_to_take=os.geteuid() == 0,
+        report=paths.STATE / "selftest.json",
+        folders_to_own=(),
+        image=None,
         workspace_to_own=False,
         examples_to_copy=False,
         working_directory=paths.WORKSPACE,
@@ -120,13 +125,13 @@ def test_files_say_what_the_plan_says(plan: Plan) -> None:
         "gid": plan.account.gid,
         "home": str(plan.home),
         "state": str(plan.state),
+        "report": str(plan.state / "selftest.json"),
         "groups": [],
         "ssh_port": 22,
         "jupyter_port": 8888,
         "jupyter_runtime": f"{run}/jupyter",
         "device": "auto",
         "stop_grace_s": 10.0,
-        "overlay": None,
     }
 
 
@@ -358,50 +363,11 @@ def test_what_is_mounted_inside_the_home_is_not_given_away(
     (plan.home / ".gitconfig").touch()
     (plan.home / "mine").mkdir()
     inside = [Mount(plan.home / "data", "/srv/data"), Mount(plan.home / ".gitconfig", "/host/.gitconfig")]
-    monkeypatch.setattr(module, "mounts", lambda: inside)
+    monkeypatch.setattr(owning, "mounts", lambda: inside)
     apply(home_only(plan, home_to_own=True))
     assert belongs(plan.home / "mine")[:2] == belongs(plan.home)[:2] == (UID, GID)
     kept = ["data", "data/deep", "data/deep/set.bin", ".gitconfig"]
     assert {name: belongs(plan.home / name)[:2] for name in kept} == dict.fromkeys(kept, (0, 0))
-
-
-@needs_root
-def test_the_home_itself_is_given_last_so_that_a_start_cut_short_begins_again(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (plan.home / "a").mkdir()
-    (plan.home / "a/file").touch()
-    order: list[str] = []
-    chown = os.chown
-
-    def record(path: str | Path, *arguments: int, **options: object) -> None:
-        order.append(Path(path).name)
-        chown(path, *arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(os, "chown", record)
-    module._give(plan.home, UID, GID)
-    assert order == ["a", "file", "dev"]
-
-
-@needs_root
-def test_files_that_cannot_be_given_are_counted_aloud(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("a", "b", "c"):
-        (plan.home / name).touch()
-    chown = os.chown
-
-    def refuse(path: str | Path, *arguments: int, **options: object) -> None:
-        if path in ("a", "b"):
-            raise PermissionError(1, "Operation not permitted")
-        chown(path, *arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(os, "chown", refuse)
-    module._give(plan.home, UID, GID)
-    assert (
-        capsys.readouterr().err == f"WARNING home: 2 files in {plan.home} could not be given to {UID}:{GID}\n"
-    )
-    assert belongs(plan.home / "c")[:2] == belongs(plan.home)[:2] == (UID, GID)
 
 
 @needs_root

@@ -16,9 +16,11 @@ from entrypoint.account import Account
 from entrypoint.certificates import Trust
 from entrypoint.gather import Facts, Folder
 from entrypoint.keys import Source
+from entrypoint.lastimage import Image
 from entrypoint.plan import SSH_HINT, Notice, Plan, PlanError, Service, make_plan, run_script
 from entrypoint.roles import choose
 from entrypoint.settings import Settings
+from entrypoint.space import Full
 from entrypoint.threads import Processors
 
 from .conftest import GID, OTHER, UID, needs_root
@@ -303,13 +305,14 @@ def test_the_images_home_is_given_to_another_id() -> None:
         (
             folder(HOME, uid=OTHER, gid=OTHER, writable=False),
             f"belongs to {OTHER}:{OTHER}, mode 0755",
-            f", or start with -e HOST_UID={OTHER}, whose it is",
+            f"; or -e HOST_UID={OTHER}, whose it is",
         ),
         (
             folder(HOME, writable=False, is_hosts=True),
             "belongs to 1000:1000, mode 0755",
-            ", or start with -e HOST_UID=1000, whose it is",
+            "; or -e HOST_UID=1000, whose it is",
         ),
+        (folder(HOME, is_directory=False, writable=False, changeable=False), "is not a directory", ""),
         (
             folder(HOME, uid=0, gid=0, writable=False, changeable=False, read_only=True),
             "lies on a read-only file system",
@@ -317,7 +320,7 @@ def test_the_images_home_is_given_to_another_id() -> None:
         ),
         (Folder(path=HOME, exists=False), "does not exist", ""),
     ],
-    ids=["another user's", "a folder of the host", "read-only", "not there"],
+    ids=["another user's", "a folder of the host", "a file", "read-only", "not there"],
 )
 def test_a_home_that_is_not_ours_to_give_is_replaced_aloud(home: Folder, it: str, or_else: str) -> None:
     made = plan(facts(uid=4321, gid=8765, home=home))
@@ -329,7 +332,10 @@ def test_a_home_that_is_not_ours_to_give_is_replaced_aloud(home: Folder, it: str
     assert (notice.level, notice.subject) == ("warning", "home")
     assert notice.text == f"/home/dev cannot be written by uid 4321, gid 8765: it {it}"
     lost = "settings and caches are gone when the container is"
-    assert notice.more == (f"Using {instead}: {lost}. Mount a volume there{or_else}",)
+    assert notice.more == (
+        f"Using {instead}: {lost}",
+        f"Add: -v VOLUME:/home/dev, with another volume{or_else}",
+    )
 
 
 def test_a_user_given_by_number_gets_folders_in_tmp_aloud() -> None:
@@ -351,8 +357,8 @@ def test_a_user_given_by_number_gets_folders_in_tmp_aloud() -> None:
         ),
     ]
     assert made.notices[1].more == (
-        "Using /tmp/torchtap-state-12345: Jupyter's token and the SSH host keys are gone when the container is. "
-        "Mount a folder there that belongs to 12345:54321",
+        "Using /tmp/torchtap-state-12345: Jupyter's token and the SSH host keys are gone when the container is",
+        "Add: -v FOLDER:/var/lib/torchtap, with a folder that belongs to 12345:54321",
     )
     assert made.environment["TORCHTAP_STATE"] == str(made.state)
 
@@ -370,18 +376,180 @@ def test_root_uses_a_state_that_dev_could_not_write() -> None:
     assert plan(facts(state=folder(STATE, uid=0, writable=False))).state == STATE
 
 
+# ---- homes of other images and other ids ----
+def image(uid: int = 1000, **changes: Any) -> Image:
+    return Image(
+        **{"variant": "cu130", "torch": "2.14.1", "python": "3.12.3", "uid": uid, "gid": uid, **changes}
+    )
+
+
+def used_by(before: Image | None, owner: int, **changes: Any) -> Facts:
+    """A home volume that dev used under another id, and now dev is 4321:8765."""
+    home = folder(HOME, uid=owner, gid=owner, writable=False)
+    return facts(uid=4321, gid=8765, home=home, home_image=before, image=image(4321), **changes)
+
+
+def test_a_home_of_devs_earlier_id_is_given_to_the_new_one_aloud() -> None:
+    made = plan(used_by(image(501), 501))
+    assert (made.home, made.home_to_own, made.home_of) == (HOME, True, (0, 1000, 501))
+    assert made.notices == (
+        Notice("info", "home", "/home/dev was 501's, as dev was before. It is given to 4321:8765"),
+    )
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        used_by(None, 501),
+        used_by(image(502), 501),
+        used_by(image(501, schema=2), 501),
+        used_by(image(501), 501, home_in_use=True),
+        used_by(image(1000), 1000, home_in_use=True),
+        dataclasses.replace(
+            used_by(image(501), 501), home=folder(HOME, uid=501, writable=False, is_hosts=True)
+        ),
+    ],
+    ids=[
+        "no note",
+        "another's note",
+        "a newer note",
+        "in use",
+        "the image's, in use",
+        "a folder of the host",
+    ],
+)
+def test_no_other_home_is_given_away(found: Facts) -> None:
+    made = plan(found)
+    assert (made.home, made.home_to_own) == (Path("/tmp/torchtap-home-4321"), False)
+
+
+def test_a_home_that_another_container_uses_says_so() -> None:
+    text = plan(used_by(image(501), 501, home_in_use=True)).notices[0].text
+    assert text.endswith("it belongs to 501:501, mode 0755, and another running container uses it")
+
+
+def test_a_note_of_root_gives_nothing_of_others_away() -> None:
+    """The user can write there what he likes."""
+    made = plan(facts(home=folder(HOME), home_image=image(0), image=image()))
+    assert (made.home_to_own, made.home_of) == (False, (0, 1000))
+
+
+def test_what_another_image_means_for_a_home_is_said_once_and_nothing_where_it_is_the_same() -> None:
+    old = image(variant="cu128", torch="2.9.1", python="3.10.12")
+    (notice,) = plan(facts(home_image=old, state_image=old, image=image())).notices
+    assert (notice.level, notice.subject) == ("info", "home")
+    assert notice.text == (
+        "last used by cu128, PyTorch 2.9.1, Python 3.10.12; this is cu130, PyTorch 2.14.1, Python 3.12.3. "
+        "Nothing is deleted"
+    )
+    assert plan(facts(home_image=image(), state_image=image(), image=image())).notices == ()
+
+
+def test_volumes_of_a_newer_torchtap_are_warned_of() -> None:
+    newer = image(schema=2)
+    made = plan(facts(home_image=newer, state_image=newer, image=image()))
+    assert [(n.level, n.subject, n.text) for n in made.notices] == [
+        ("warning", s, f"a newer Torchtap has used {p}: what it noted there is left as it is")
+        for s, p in (("home", HOME), ("state", STATE))
+    ]
+
+
+# ---- volumes that are full, shared, new ----
+ROOM = Full(7, 65536)
+
+
+def test_one_disk_that_is_full_is_named_once_and_services_start() -> None:
+    made = plan(facts(home=folder(HOME, full=ROOM), state=folder(STATE, uid=0, full=ROOM)))
+    assert (made.home, made.state) == (HOME, STATE)
+    assert made.notices == (
+        Notice(
+            "warning",
+            "disk",
+            "/home/dev and /var/lib/torchtap: no room: all of its 64 kB are used",
+            (
+                "Services start all the same, but nothing new can be kept there. What is large:",
+                "docker exec CONTAINER du -xah /home/dev | sort -h | tail",
+            ),
+        ),
+    )
+    assert [service.name for service in made.services] == ["sshd", "jupyter", "selftest"]
+    assert made.report == Path("/tmp/torchtap-1000-selftest.json"), "the self-test runs all the same"
+    assert made.environment["IPYTHONDIR"] == "/tmp/torchtap-ipython-1000", "and kernels begin"
+    assert "IPYTHONDIR" not in plan().environment
+
+
+def test_a_full_state_without_a_token_is_replaced_aloud() -> None:
+    made = plan(facts(state=folder(STATE, uid=0, full=ROOM), token_is_kept=False))
+    instead = Path("/tmp/torchtap-state-1000")
+    assert (made.state, made.report) == (instead, instead / "selftest.json")
+    assert made.notices[0] == Notice(
+        "warning",
+        "state",
+        "/var/lib/torchtap is full: all of its 64 kB are used, and it holds no token yet",
+        (
+            f"Using {instead}: Jupyter's token and the SSH host keys are gone when the container is. "
+            "Make room there, then restart",
+        ),
+    )
+
+
+def test_a_full_workspace_gets_no_examples() -> None:
+    made = plan(facts(workspace=folder(WORKSPACE, full=ROOM), workspace_is_empty=True))
+    assert not made.examples_to_copy
+    assert [notice.subject for notice in made.notices] == ["disk"]
+
+
+def test_a_state_that_another_container_uses_is_told_to_services_only() -> None:
+    text = "another running container uses /var/lib/torchtap too: token and host key are the same in both"
+    assert plan(facts(state_in_use=True)).notices == (Notice("info", "state", text),)
+    assert plan(facts(state_in_use=True), ["true"]).notices == ()
+
+
+def test_new_volumes_and_folders_made_for_them_become_the_users() -> None:
+    made = plan(facts(new_volumes=(Path("/data"),), made_for_mounts=(HOME / ".cache",)))
+    assert made.folders_to_own == (HOME / ".cache", Path("/data"))
+    text = "/data: root's and empty, as the engine makes them. Given to 1000:1000"
+    assert made.notices == (Notice("info", "volumes", text),)
+
+
+@pytest.mark.parametrize(
+    ("state", "taken"),
+    [
+        (folder(STATE, uid=0), True),
+        (folder(STATE), True),
+        (folder(STATE, uid=0, is_hosts=True), True),
+        (folder(STATE, is_hosts=True), False),
+    ],
+    ids=[
+        "root's volume",
+        "the user's volume",
+        "root's folder of the host",
+        "a folder of somebody on the host",
+    ],
+)
+def test_a_folder_of_the_host_keeps_its_owner_as_the_state(state: Folder, taken: bool) -> None:
+    assert plan(facts(state=state)).state_to_take is taken
+
+
+def test_where_dev_cannot_write_its_report_it_lies_elsewhere() -> None:
+    made = plan(facts(state=folder(STATE, uid=OTHER, writable=False, is_hosts=True)))
+    assert (made.state, made.report) == (STATE, Path("/tmp/torchtap-1000-selftest.json"))
+    assert plan().report == STATE / "selftest.json"
+
+
 # ---- workspace ----
 CHOWN = "On the host: sudo chown -R {}:{} FOLDER"
 CLOSED = {"readable": False, "writable": False}
+OF_THE_HOST = {"is_mounted": True, "is_hosts": True}
 
 
 def for_1234(owner: int) -> Facts:
-    workspace = folder(WORKSPACE, uid=owner, gid=owner, writable=False)
+    workspace = folder(WORKSPACE, uid=owner, gid=owner, writable=False, **OF_THE_HOST)
     return facts(uid=1234, gid=1234, home=folder(HOME, uid=1234), workspace=workspace)
 
 
 def closed_to_user() -> Facts:
-    workspace = folder(WORKSPACE, mode=0o700, **CLOSED)
+    workspace = folder(WORKSPACE, mode=0o700, **CLOSED, **OF_THE_HOST)
     return by_user(home=folder(HOME), state=folder(STATE), workspace=workspace, current=workspace)
 
 
@@ -411,10 +579,35 @@ def closed_to_user() -> Facts:
             ),
         ),
         (
-            facts(workspace=folder(WORKSPACE, mode=0o555, writable=False)),
+            facts(workspace=folder(WORKSPACE, mode=0o555, writable=False, **OF_THE_HOST)),
             {},
             "/workspace cannot be written by uid 1000, gid 1000: it belongs to 1000:1000, mode 0555",
             (CHOWN.format(1000, 1000),),
+        ),
+        (
+            by_user(home=folder(HOME), state=folder(STATE), workspace=folder(WORKSPACE, writable=False)),
+            {},
+            "/workspace cannot be written by uid 12345, gid 54321 (from --user): it belongs to 1000:1000, mode 0755",
+            ("Add: -v FOLDER:/workspace, with a folder that belongs to 12345:54321",),
+        ),
+        (
+            facts(
+                uid=5,
+                gid=5,
+                home=folder(HOME, uid=5),
+                workspace=folder(WORKSPACE, writable=False, is_mounted=True),
+            ),
+            {},
+            "/workspace cannot be written by uid 5, gid 5: it belongs to 1000:1000, mode 0755",
+            ("docker run --rm --user 0 --entrypoint chown -v VOLUME:/workspace IMAGE -R 5:5 /workspace",),
+        ),
+        (
+            facts(
+                workspace=folder(WORKSPACE, **CLOSED, is_directory=False, **OF_THE_HOST), current=folder(HOME)
+            ),
+            {},
+            "/workspace cannot be read by uid 1000, gid 1000: it is not a directory",
+            ("Mount a folder there: -v FOLDER:/workspace", "Until then JupyterLab opens /home/dev"),
         ),
         (
             facts(workspace=folder(WORKSPACE, writable=False, changeable=False, read_only=True)),
@@ -436,6 +629,9 @@ def closed_to_user() -> Facts:
         "another's than HOST_UID",
         "closed to --user",
         "the user's own, but closed",
+        "--user with nothing mounted",
+        "a volume of another user",
+        "a file",
         "read-only",
         "rootless engine",
     ],
