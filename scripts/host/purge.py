@@ -49,8 +49,11 @@ def in_docker(name: str, image: str) -> list[Thing]:
     sizes = volume_sizes() if volumes else {}
     things += [Thing("volume", each, sizes.get(each, "size unknown")) for each in volumes]
     things += [Thing("network", each) for each in lines("network", "ls", *label, "--format", "{{.Name}}")]
-    images = ("--filter", f"reference={image}:*", "--format", "{{.Repository}}:{{.Tag}}\t{{.Size}}")
-    return things + [Thing("image", *row.split("\t", 1)) for row in lines("image", "ls", *images)]
+    named = ("--filter", f"reference={image}:*", "--format", "{{.Repository}}:{{.Tag}}\t{{.Size}}")
+    things += [Thing("image", *row.split("\t", 1)) for row in lines("image", "ls", *named)]
+    # Compose gives what it builds the project's label: what `make update` has left without a name is known by it.
+    unnamed = ("--filter", "dangling=true", "--format", "{{.ID}}\t{{.Size}}, of before an update")
+    return things + [Thing("image", *row.split("\t", 1)) for row in lines("image", "ls", *label, *unnamed)]
 
 
 def volume_sizes() -> dict[str, str]:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.engine.engine import Engine
 
-from .conftest import CA_BUNDLE, ROOT, SSH_OPTIONS, VARIANT, free_port
+from .conftest import CA_BUNDLE, NAME, ROOT, SSH_OPTIONS, VARIANT, free_port
 from .test_compose import memlock
 
 
@@ -65,6 +65,14 @@ class Checkout:
             f"make {words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         )
         return done
+
+    def shell(self, command: str) -> str:
+        """What a command in the container says, as its user."""
+        words = [str(self.folder / "scripts/shell"), "sh", "-c", command]
+        done = subprocess.run(
+            words, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=120, check=True
+        )
+        return done.stdout
 
 
 @pytest.fixture
@@ -129,6 +137,53 @@ def test_make_up_on_the_cpu(checkout: Checkout) -> None:
     assert re.search(r"selftest +pass: ", said)
     assert re.search(r"ssh +off", said)
     assert "compose.cpu.yaml" in (checkout.folder / ".env").read_text()
+
+
+@pytest.fixture
+def own_image(checkout: Checkout) -> Checkout:
+    """With an image of its own name, which may be removed; on the CPU."""
+    checkout.env |= {
+        "TORCHTAP_IMAGE": f"{NAME}-own",
+        "TORCHTAP_SELFTEST": "off",
+        "MODE": "cpu",
+        "VARIANT": VARIANT,
+    }
+    return checkout
+
+
+def test_update_replaces_what_runs_and_purge_leaves_the_workspace_alone(
+    own_image: Checkout, simulated: Engine
+) -> None:
+    """Home, token and host key outlive the update; purge removes all that is the project's."""
+    make = own_image.make
+    make("up")
+    link = make("url").stdout
+    prints = make("ssh-fingerprints").stdout
+    assert re.match(r"SHA256:\S{43}\b", prints.split()[0] if prints.startswith("SHA") else prints.split()[1])
+    assert "nothing changed: " in make("update").stdout
+    own_image.shell("echo kept > ~/note; echo mine > /workspace/mine")
+
+    changed = own_image.folder / "src/torchtap/__init__.py"
+    changed.write_text(changed.read_text() + "\n# changed\n")
+    said = make("update").stdout
+    assert re.search(r"PyTorch +[0-9.]+, as before", said)
+    assert re.search(r"kept +workspace, home, keys and token", said)
+    assert re.search(r"docker tag [0-9a-f]{12} ", said)
+    assert make("url").stdout == link
+    assert make("ssh-fingerprints").stdout == prints
+    assert own_image.shell("cat ~/note") == "kept\n"
+
+    listed = make("purge", check=False)
+    assert listed.returncode == 2
+    project = own_image.env["COMPOSE_PROJECT_NAME"]
+    assert f"{project}_home" in listed.stdout
+    make("purge", "ARGS=--yes")
+    left = ("ps -aq", "volume ls -q", "network ls -q")
+    label = f"--filter=label=com.docker.compose.project={project}"
+    assert [simulated.docker(*words.split(), label).stdout for words in left] == ["", "", ""]
+    assert simulated.docker("image", "ls", "-q", f"{NAME}-own").stdout == ""
+    assert simulated.docker("image", "ls", "-q", label).stdout == "", "nor what the update replaced"
+    assert (own_image.folder / "workspace/mine").read_text() == "mine\n"
 
 
 def test_make_up_without_a_gpu_to_hand_out_falls_back_to_the_cpu(

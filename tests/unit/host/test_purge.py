@@ -23,6 +23,10 @@ THERE = (
     {"when": f"^volume ls {OF_PROJECT} ", "out": "mine_home\nmine_state\n"},
     {"when": f"^network ls {OF_PROJECT} ", "out": "mine_default\n"},
     {"when": r"^image ls --filter reference=torchtap:\* ", "out": "torchtap:cu128\t6.5GB\n"},
+    {
+        "when": f"^image ls {OF_PROJECT} --filter dangling=true ",
+        "out": "0ld0ld\t6.4GB, of before an update\n",
+    },
     {"when": "^system df", "out": json.dumps(SIZES)},
     {"when": "^(rm|volume rm|network rm|image rm|compose stop)"},
 )
@@ -55,6 +59,7 @@ def test_everything_of_the_project_goes_and_what_people_wrote_stays(checkout: Ch
         "volume rm mine_state",
         "network rm mine_default",
         "image rm torchtap:cu128",
+        "image rm 0ld0ld",
     ]
     assert docker.called("^compose stop$"), "what runs gets its grace period"
     assert not (checkout.root / ".venv").exists()
