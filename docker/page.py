@@ -1,4 +1,4 @@
-"""The generated parts of docs/image.md: roles, variables, OS packages.
+"""The generated parts of docs/image.md (roles, variables, OS packages) and of other pages that show tables of the code.
 
 `python3 docker/page.py` writes them between their marks; a test compares page and code.
 """
@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from entrypoint import certificates, threads
 from entrypoint.roles import COMMANDS, ROLES
 from entrypoint.settings import VARIABLES, Variable
 
@@ -46,12 +47,34 @@ PARTS: dict[str, Callable[[], str]] = {
 }
 
 
-def filled(page: str) -> str:
-    """The page with every generated part as the code says it now.
+def certificates_table() -> str:
+    """One row a variable that names the list of certificates."""
+    rows = [
+        (f"`{name}`", "yours alone" if file == certificates.EXTRA else "all", who)
+        for name, file, who in certificates.VARIABLES
+    ]
+    return _table(("variable", "names a list of", "read by"), rows)
+
+
+def threads_table() -> str:
+    """One row a variable that a quota sets."""
+    return _table(("variable", "governs"), [(f"`{name}`", what) for name, what in threads.VARIABLES])
+
+
+# Page and the parts that it has a place for.
+PAGES: dict[Path, dict[str, Callable[[], str]]] = {
+    PAGE: PARTS,
+    PAGE.with_name("proxies.md"): {"certificates": certificates_table},
+    PAGE.with_name("hpc.md"): {"threads": threads_table},
+}
+
+
+def filled(page: str, parts: dict[str, Callable[[], str]] | None = None) -> str:
+    """The page with every generated part as the code says it now; those of docs/image.md unless said otherwise.
 
     Raises `ValueError` for a part that has no marks in the page.
     """
-    for name, table in PARTS.items():
+    for name, table in (PARTS if parts is None else parts).items():
         marks = re.compile(rf"(<!-- begin {name}: generated -->\n).*?(<!-- end {name} -->)", re.DOTALL)
         page, count = marks.subn(lambda found, table=table: f"{found[1]}{table()}{found[2]}", page)  # type: ignore[misc]
         if count != 1:
@@ -74,10 +97,11 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def main() -> int:
-    text = filled(PAGE.read_text())
-    draft = PAGE.with_name(f"{PAGE.name}.tmp")
-    draft.write_text(text)
-    os.replace(draft, PAGE)
+    for page, parts in PAGES.items():
+        text = filled(page.read_text(), parts)
+        draft = page.with_name(f"{page.name}.tmp")
+        draft.write_text(text)
+        os.replace(draft, page)
     return 0
 
 

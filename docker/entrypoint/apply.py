@@ -192,6 +192,8 @@ def _replace_lines(path: Path, text: str) -> None:
 
 
 def _home(plan: Plan) -> None:
+    if plan.home_is_the_users:
+        return
     account = plan.account
     if plan.home != paths.HOME:
         with acting_as(account.uid, account.gid):

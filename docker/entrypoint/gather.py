@@ -98,6 +98,8 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
     can_be_user = not is_root or _can_become(uid, gid, groups)
     seen = mounts()
 
+    home = home_folder(environment, is_root=is_root)
+
     def look(path: Path) -> Folder:
         return look_at(path, uid, gid, groups, seen)
 
@@ -118,11 +120,11 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         workspace=look(paths.WORKSPACE),
         workspace_is_empty=_is_empty(paths.WORKSPACE),
         workspace_is_new=is_root and not _is_rootless() and _is_new(paths.WORKSPACE),
-        home=look(paths.HOME),
+        home=look(home),
         state=look(paths.STATE),
         state_of_others=() if is_root else _of_others(paths.STATE),
         run=next((path for path in paths.RUN_CANDIDATES if _can_be_made(path)), None),
-        key_sources=key_sources(settings, paths.HOME, uid, gid) if can_be_user else (),
+        key_sources=key_sources(settings, home, uid, gid) if can_be_user else (),
         ssh_port_free=_port_is_free(settings.ssh_port),
         jupyter_port_free=_port_is_free(settings.jupyter_port),
         trust=certificates.read(),
@@ -153,6 +155,18 @@ def identity(settings: Settings, workspace: Path) -> tuple[int, int]:
     uid = owner[0] if settings.uid is None else settings.uid
     gid = (owner[1] if settings.uid is None else uid) if settings.gid is None else settings.gid
     return uid, gid
+
+
+def home_folder(environment: Mapping[str, str], *, is_root: bool) -> Path:
+    """The image's, unless this user came with a home of his own.
+
+    Apptainer and Podman's keep-id run the container as the user of the host, mount his home where it lies there, and
+    set HOME. Docker sets HOME to / for an id without a name.
+    """
+    given = Path(environment.get("HOME", ""))
+    if is_root or not given.is_absolute() or len(given.parts) < 3:
+        return paths.HOME
+    return given if os.path.isdir(given) and os.access(given, os.W_OK | os.X_OK) else paths.HOME
 
 
 def look_at(path: Path, uid: int, gid: int, groups: tuple[int, ...], seen: Sequence[Mount] = ()) -> Folder:

@@ -85,6 +85,7 @@ class Plan:
     stop_grace_s: float
     notices: tuple[Notice, ...]
     trust: Trust = field(default_factory=Trust)
+    home_is_the_users: bool = False  # brought along from the host: nothing is put into it
 
 
 def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
@@ -180,6 +181,7 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
         stop_grace_s=settings.stop_grace_s,
         notices=tuple(notices),
         trust=facts.trust,
+        home_is_the_users=home == facts.home.path != paths.HOME,
     )
 
 

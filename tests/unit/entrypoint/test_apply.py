@@ -662,3 +662,12 @@ def test_a_user_that_is_not_root_can_apply_all_of_it_too(plan: Plan, image: Path
     assert belongs(mine.home / ".bashrc")[:2] == (UID, GID)
     assert (image / "etc/passwd").read_text() == PASSWD
     assert not paths.SSHD_EMPTY.exists()
+
+
+def test_nothing_is_put_into_a_home_that_the_user_brought(plan: Plan, image: Path) -> None:
+    own = image / "alice"
+    own.mkdir()
+    if os.geteuid() == 0:
+        give(own, OTHER, OTHER)
+    apply(change(plan, home=own, home_is_the_users=True, services=(), authorized_keys=()))
+    assert list(own.iterdir()) == []

@@ -14,7 +14,7 @@ import pytest
 from entrypoint import gather as module
 from entrypoint import paths
 from entrypoint.account import acting_as
-from entrypoint.gather import Folder, gather, identity, key_sources, look_at
+from entrypoint.gather import Folder, gather, home_folder, identity, key_sources, look_at
 from entrypoint.keys import Source
 from entrypoint.settings import Settings
 
@@ -411,3 +411,26 @@ def test_root_without_the_capability_to_change_its_user_is_recognised(image: Pat
     )
     assert done.stderr == ""
     assert json.loads(done.stdout) == [True, False, []]
+
+
+# ---- a home that the user brings along ----
+@pytest.mark.parametrize(
+    ("given", "is_root", "taken"),
+    [
+        ("alice", False, True),
+        ("alice", True, False),
+        ("nowhere", False, False),
+        ("file", False, False),
+        ("/", False, False),
+        ("/root", False, False),
+        ("", False, False),
+        ("relative", False, False),
+    ],
+)
+def test_home_of_a_user_who_comes_with_one(image: Path, given: str, is_root: bool, taken: bool) -> None:
+    """By Apptainer, or --user with -e HOME=...: the folder of the host, at its own path, if it can be written."""
+    own = image / "data/alice"
+    own.mkdir(parents=True)
+    (image / "data/file").touch()
+    home = given if given in ("/", "/root", "", "relative") else str(image / "data" / given)
+    assert home_folder({"HOME": home}, is_root=is_root) == (own if taken else paths.HOME)

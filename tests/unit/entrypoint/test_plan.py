@@ -826,3 +826,11 @@ def test_limits_and_certificates_are_said() -> None:
 @pytest.mark.parametrize("size", [None, 1 << 30, 8 << 30], ids=["not known", "1 GiB", "8 GiB"])
 def test_enough_shared_memory_is_not_mentioned(size: int | None) -> None:
     assert plan(facts(shared_memory=size)).notices == ()
+
+
+def test_a_home_that_the_user_brought_is_used_and_left_as_it_is() -> None:
+    own = folder(Path("/data/alice"), uid=12345, gid=54321)
+    made = plan(by_user(home=own))
+    assert (made.home, made.home_is_the_users, made.environment["HOME"]) == (own.path, True, "/data/alice")
+    assert not plan(by_user()).home_is_the_users, "that below /tmp is ours"
+    assert not plan().home_is_the_users
