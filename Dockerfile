@@ -75,8 +75,13 @@ RUN --mount=type=bind,from=tools,source=/tools,target=/tools \
     --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
     --mount=type=bind,source=docker/build/install.sh,target=/build/install.sh \
     sh /build/install.sh torchtap /wheel/*.whl
+RUN --mount=type=bind,source=docker/build/overlay.py,target=/build/overlay.py \
+    /opt/torchtap/venv/bin/python -B /build/overlay.py --manifest /opt/torchtap/manifest.json \
+      --interpreter /opt/torchtap/bin/env-python --out /opt/torchtap/overlay
 
-ENV PATH=/opt/torchtap/bin:/opt/torchtap/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+# /run/torchtap/env is the user's own packages over the base (docs/packages.md), the next one the base's programs run by
+# that python.
+ENV PATH=/opt/torchtap/bin:/run/torchtap/env/bin:/opt/torchtap/overlay/bin:/opt/torchtap/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     LANG=C.UTF-8 \
     SHELL=/bin/bash \
     JUPYTER_RUNTIME_DIR=/run/torchtap/jupyter \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -20,6 +21,7 @@ from entrypoint import (
     jupyter_token,
     lastimage,
     log,
+    overlay,
     owning,
     paths,
     repositories,
@@ -27,6 +29,7 @@ from entrypoint import (
 )
 from entrypoint.account import LOWEST_EXTRA_ID, NAME, acting_as
 from entrypoint.execute import execute
+from entrypoint.lay import lay
 from entrypoint.plan import Plan, finish_script, run_script
 from entrypoint.stop import STOPPING
 
@@ -43,6 +46,7 @@ def apply(plan: Plan) -> None:
     _name_the_user(plan)
     certificates.write(plan.trust, plan.run, is_root=plan.is_root)
     _home(plan)
+    overlaid = lay(plan.account, plan.run, safe=plan.safe)
     _state(plan)
     if plan.workspace_to_own:
         os.chown(paths.WORKSPACE, plan.account.uid, plan.account.gid)
@@ -69,7 +73,10 @@ def apply(plan: Plan) -> None:
     _remember(plan)
     if plan.services:
         _scan_directory(plan)
-    paths.write(plan.run / paths.STARTED, json.dumps(_started(plan), indent=2) + "\n")
+    paths.write(
+        plan.run / paths.STARTED,
+        json.dumps({**_started(plan), "overlay": overlaid and str(overlaid)}, indent=2) + "\n",
+    )
 
 
 def run_as_user(plan: Plan, command: tuple[str, ...]) -> int:
@@ -98,9 +105,11 @@ def become(plan: Plan, command: tuple[str, ...], *, as_user: bool = True) -> Non
 
 
 def supervise(plan: Plan) -> None:
-    """Turn this process into s6-svscan."""
+    """Turn this process into s6-svscan. It is root, and finds its programs by name: not in the user's overlay."""
     _hold(plan)
-    become(plan, ("s6-svscan", "-c", "32", "-t", "0", str(plan.run / SCAN)), as_user=False)
+    safe = {**plan.environment, "PATH": overlay.path_of_root(plan.environment.get("PATH", os.defpath))}
+    rooted = dataclasses.replace(plan, environment=safe)
+    become(rooted, ("s6-svscan", "-c", "32", "-t", "0", str(plan.run / SCAN)), as_user=False)
 
 
 def _started(plan: Plan) -> dict[str, object]:

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
-from entrypoint import apply, hostkey, log, paths
+from entrypoint import apply, hostkey, log, overlay, paths
 from entrypoint.gather import gather
 from entrypoint.plan import Plan, PlanError, make_plan
 from entrypoint.roles import MEANT, Choice, choose, nearest
@@ -65,7 +65,7 @@ def _unusable(choice: Choice, environment: Mapping[str, str]) -> int:
         log.error("start", f"{name!r} alone is not a role; the role is called {MEANT[name]}")
         return NOT_FOUND
     path = environment.get("PATH", os.defpath)
-    if "/" in name or shutil.which(name, path=path):
+    if "/" in name or shutil.which(name, path=path) or overlay.may_hold(name):
         return 0  # a path may lead into a volume that only the user can read: execvp will tell
     near = nearest(name, _commands(path))
     hint = (

@@ -15,6 +15,7 @@ STATE = Path("/var/lib/torchtap")
 NOTEBOOKS = Path("/opt/torchtap/notebooks")
 VENV = Path("/opt/torchtap/venv")
 BIN = Path("/opt/torchtap/bin")
+OVERLAY = Path("/opt/torchtap/overlay")  # what the build prepared for it
 SSHD_CONFIG = Path("/etc/torchtap/sshd_config")
 SSHD_EMPTY = Path("/run/sshd")  # sshd's empty directory for privilege separation
 ACCOUNTS = Path("/etc")  # passwd and group

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from entrypoint import caches, certificates, lastimage, paths, proxies, threads
+from entrypoint import caches, certificates, lastimage, overlay, paths, proxies, threads
 from entrypoint.account import IMAGE_ID, LOWEST_EXTRA_ID, NAME, Account
 from entrypoint.backoff import BEGAN, WAIT
 from entrypoint.certificates import Trust
@@ -86,6 +86,7 @@ class Plan:
     notices: tuple[Notice, ...]
     trust: Trust = field(default_factory=Trust)
     home_is_the_users: bool = False  # brought along from the host: nothing is put into it
+    safe: bool = False  # without the overlay
 
 
 def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
@@ -182,6 +183,7 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
         notices=tuple(notices),
         trust=facts.trust,
         home_is_the_users=home == facts.home.path != paths.HOME,
+        safe=settings.safe,
     )
 
 
@@ -239,7 +241,7 @@ def _sshd(facts: Facts, run: Path, port: int) -> Service:
 
 
 def _jupyter(facts: Facts, run: Path, port: int) -> Service:  # noqa: ARG001 - one signature for the table below
-    return Service(name="jupyter", argv=(str(paths.VENV / "bin" / "jupyter-lab"),))
+    return Service(name="jupyter", argv=(str(paths.BIN / "jupyter-service"),))
 
 
 _SERVICES = {"sshd": _sshd, "jupyter": _jupyter}
@@ -467,6 +469,8 @@ def _environment(
     where = {"HOME": account.home, "TORCHTAP_STATE": str(state)}
     if kept.get("JUPYTER_RUNTIME_DIR", paths.JUPYTER_RUNTIME) in ("", paths.JUPYTER_RUNTIME):
         where["JUPYTER_RUNTIME_DIR"] = str(run / "jupyter")
+    if "PATH" in kept:
+        kept["PATH"] = overlay.path_here(kept["PATH"], run)
     device = {} if settings.device == "auto" else {"TORCHTAP_DEVICE": settings.device}
     computed = {
         **threads.variables(facts.processors, kept),

@@ -47,6 +47,12 @@ VARIABLES = (
         meaning="Seconds that `docker stop` waits (its --time; stop_grace_period in Compose). Processes get that long.",
     ),
     Variable(
+        name="TORCHTAP_SAFE",
+        default="0",
+        choices=("0", "1"),
+        meaning="1: start without the packages that you have installed, from the image's own alone.",
+    ),
+    Variable(
         name="HOST_UID", default="", meaning="User id of dev. Default: the owner of /workspace, else 1000."
     ),
     Variable(
@@ -97,6 +103,7 @@ class Settings:
 
     selftest: str
     device: str
+    safe: bool
     stop_grace_s: float
     uid: int | None
     gid: int | None
@@ -127,6 +134,7 @@ class Settings:
         return cls(
             selftest=values["TORCHTAP_SELFTEST"],
             device=values["TORCHTAP_DEVICE"],
+            safe=values["TORCHTAP_SAFE"] == "1",
             stop_grace_s=_seconds(values, "TORCHTAP_STOP_GRACE"),
             uid=_identity(values, "HOST_UID"),
             gid=_identity(values, "HOST_GID"),

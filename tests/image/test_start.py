@@ -27,7 +27,7 @@ def test_a_kernel_has_torch_and_torchtap(shared: Container) -> None:
     said = shared.kernel(
         "import torch, torchtap, sys; print(torch.__version__, torchtap.__version__, sys.prefix)"
     )
-    assert re.fullmatch(r"2\.\d+\.\d+\+cu\d+ 0\.1\.0 /opt/torchtap/venv", said)
+    assert re.fullmatch(r"2\.\d+\.\d+\+cu\d+ 0\.1\.0 /run/torchtap/env", said)
 
 
 def test_token_is_in_no_log_and_on_no_command_line(shared: Container) -> None:
@@ -142,7 +142,7 @@ def _quoted(text: str) -> str:
 
 def test_path_is_the_same_in_login_shells(shared: Container) -> None:
     expected = shared.exec("sh", "-c", "echo $PATH").stdout
-    assert expected.startswith("/opt/torchtap/bin:/opt/torchtap/venv/bin:")
+    assert expected.startswith("/opt/torchtap/bin:/run/torchtap/env/bin:/opt/torchtap/overlay/bin:")
     assert shared.ssh("echo $PATH").stdout == expected
     assert shared.ssh("bash -lc 'echo $PATH'").stdout == expected
     assert shared.ssh("sh -lc 'echo $PATH'").stdout == expected
@@ -229,7 +229,7 @@ def test_a_command_runs_as_dev_in_the_workspace(engine: Engine, image: str) -> N
     said = engine.docker(
         "run", "--rm", image, "sh", "-c", "id -un; pwd; echo $HOME; which python"
     ).stdout.split()
-    assert said == ["dev", "/workspace", "/home/dev", "/opt/torchtap/venv/bin/python"]
+    assert said == ["dev", "/workspace", "/home/dev", "/run/torchtap/env/bin/python"]
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,12 @@ def test_start_is_below_tini_which_adopts_orphans() -> None:
 
 def test_programs_of_the_image_come_first_on_path() -> None:
     path = pairs("app", "ENV")["PATH"].split(":")
-    assert path[:2] == ["/opt/torchtap/bin", "/opt/torchtap/venv/bin"]
+    assert path[:4] == [
+        "/opt/torchtap/bin",
+        "/run/torchtap/env/bin",  # the user's own packages, over the base
+        "/opt/torchtap/overlay/bin",
+        "/opt/torchtap/venv/bin",
+    ]
     assert {"/usr/bin", "/bin", "/usr/sbin", "/sbin"} <= set(path)
 
 

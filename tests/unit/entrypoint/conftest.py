@@ -77,6 +77,7 @@ def places(root: Path) -> dict[str, Path | tuple[Path, ...]]:
         "SKELETON": root / "etc/skel",
         "SSHD_EMPTY": root / "run/sshd",
         "BIN": root / "bin",
+        "OVERLAY": root / "overlay",
         "NOTEBOOKS": root / "notebooks",
         "CERTIFICATES": root / "usr/local/share/ca-certificates",
         "CA_SECRET": root / "run/secrets/ca_bundle",

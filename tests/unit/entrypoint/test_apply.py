@@ -132,6 +132,7 @@ def test_files_say_what_the_plan_says(plan: Plan) -> None:
         "jupyter_runtime": f"{run}/jupyter",
         "device": "auto",
         "stop_grace_s": 10.0,
+        "overlay": None,
     }
 
 

@@ -9,6 +9,7 @@ from entrypoint.settings import SECRETS, VARIABLES, Settings, SettingsError
 DEFAULTS = Settings(
     selftest="warn",
     device="auto",
+    safe=False,
     stop_grace_s=10.0,
     uid=None,
     gid=None,
@@ -42,6 +43,7 @@ def test_defaults_in_the_table_are_accepted_when_written_out() -> None:
         ("TORCHTAP_SELFTEST", "strict", "selftest", "strict"),
         ("TORCHTAP_SELFTEST", " off\n", "selftest", "off"),
         ("TORCHTAP_DEVICE", "cpu", "device", "cpu"),
+        ("TORCHTAP_SAFE", "1", "safe", True),
         ("TORCHTAP_STOP_GRACE", "30", "stop_grace_s", 30.0),
         ("TORCHTAP_STOP_GRACE", "30s", "stop_grace_s", 30.0),
         ("TORCHTAP_STOP_GRACE", "1.5", "stop_grace_s", 1.5),

@@ -1,0 +1,240 @@
+"""`torchtap-env`: the packages that the user has installed over the image's own."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from entrypoint import overlay, paths, user_env
+from entrypoint.execute import execute
+from entrypoint.overlay import Package
+from entrypoint.user_env import Place
+
+KEPT = "requirements.txt"  # what `reset` writes down: KEY.requirements.txt beside the overlays
+
+EPILOG = """\
+status    where they are, how many and how large, whether torch is pinned, what hides parts of the image
+list      their names and versions, one a line, as `pip install -r` takes them
+unpin     let pip and uv replace torch, triton and the CUDA packages; the self-test then tells what differs
+pin       protect them again
+restore   install here what was installed under another image, or before a reset: torchtap-env restore KEY
+reset     remove them all; the image's own packages stay as they are. What there was is written down first
+
+Exit codes: 0 done, 1 not possible, 2 wrong usage. docs/packages.md says more.
+"""
+
+
+def main(words: list[str]) -> int:
+    """Run one command; its exit code."""
+    arguments = _parser().parse_args(words)
+    place = user_env.find()
+    if place is None:
+        return _problem("this image holds no environment for packages of your own")
+    user_env.become_user()
+    try:
+        return int(_COMMANDS[arguments.command](place, arguments))
+    except OSError as error:
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+        return _problem(f"{where}{error.strerror or error}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="torchtap-env",
+        description="The packages that you have installed over the image's own.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", nargs="?", choices=tuple(_COMMANDS), default="status", metavar="COMMAND")
+    parser.add_argument(
+        "key", nargs="?", metavar="KEY", help="for restore: a name that status or the log gave"
+    )
+    parser.add_argument("--json", action="store_true", help="status and list: as JSON")
+    parser.add_argument(
+        "--latest", action="store_true", help="restore: newest versions, not those there were"
+    )
+    parser.add_argument("--yes", action="store_true", help="reset: do not ask")
+    return parser
+
+
+def _status(place: Place, arguments: argparse.Namespace) -> int:
+    packages = overlay.installed(place.folder)
+    pins = place.base.pinned
+    hidden = [package for package in packages if overlay.normal(package.name) in pins]
+    others = overlay.others(place.home, place.base.key)
+    state: dict[str, Any] = {
+        "folder": str(place.folder),
+        "key": place.base.key,
+        "used": place.used is not None,
+        "safe": place.safe,
+        "pinned": overlay.is_pinned(place.folder),
+        "packages": len(packages),
+        "mib": _size(place.folder) >> 20,
+        "drift": [_requirement(package) for package in hidden],
+        "others": {folder.name: len(held) for folder, held in others},
+    }
+    if arguments.json:
+        print(json.dumps(state, indent=2))
+        return 0
+    note = "" if state["used"] else f"  (not used now: {'TORCHTAP_SAFE=1' if place.safe else 'see the log'})"
+    torch = pins.get("torch", "")
+    lines = [
+        ("folder", f"{place.folder}{note}"),
+        ("yours", f"{len(packages)} package{'' if len(packages) == 1 else 's'}, {state['mib']} MiB"),
+        (
+            "pin",
+            f"torch {torch} and its CUDA packages are protected (torchtap-env unpin lifts it)"
+            if state["pinned"]
+            else "lifted: pip and uv may replace torch and its CUDA packages (torchtap-env pin)",
+        ),
+        *(("drift", f"{package.name} {package.version} hides the image's {pins[overlay.normal(package.name)]}"
+           f" (pip uninstall {package.name} brings it back)") for package in hidden),
+        *(("kept", f"{folder.name}: {len(held)} of another image (torchtap-env restore {folder.name})")
+          for folder, held in others),
+    ]  # fmt: skip
+    for name, text in lines:
+        print(f"{name:<8}{text}")
+    return 0
+
+
+def _list(place: Place, arguments: argparse.Namespace) -> int:
+    lines = [_requirement(package) for package in overlay.installed(place.folder)]
+    print(
+        json.dumps(lines, indent=2) if arguments.json else "\n".join(lines),
+        end="\n" if lines or arguments.json else "",
+    )
+    return 0
+
+
+def _pin(place: Place, arguments: argparse.Namespace) -> int:
+    wanted = arguments.command == "pin"
+    overlay.make(place.base, place.folder)
+    overlay.pin(place.folder, wanted=wanted)
+    if wanted:
+        print("torch and its CUDA packages are protected again; what you have installed meanwhile stays")
+    else:
+        print(
+            "pip and uv may now replace torch and its CUDA packages. The self-test says what differs from the image.\n"
+            "Back: torchtap-env pin, and pip uninstall what you have put over the image's"
+        )
+    return 0
+
+
+def _reset(place: Place, arguments: argparse.Namespace) -> int:
+    if not os.path.lexists(place.folder):
+        print(f"nothing to remove: {place.folder} does not exist")
+        return 0
+    packages = overlay.installed(place.folder)
+    if not arguments.yes:
+        if not sys.stdin.isatty():
+            return _problem(
+                f"reset removes {len(packages)} packages. Without a terminal say so: torchtap-env reset --yes"
+            )
+        print(f"Remove {len(packages)} packages of yours ({place.folder})? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            return _problem("nothing removed")
+    written = ""
+    if packages:
+        kept = place.folder.with_name(f"{place.base.key}.{KEPT}")
+        paths.write(kept, "".join(f"{line}\n" for line in _requirements(packages)))
+        written = f". What there was: {kept} (torchtap-env restore {kept.name})"
+    aside = place.folder.with_name(f".{place.folder.name}.{time.time_ns()}")
+    place.folder.rename(aside)  # first, so that nobody sees half of it
+    overlay.make(place.base, place.folder)
+    shutil.rmtree(aside)
+    print(
+        f"removed {len(packages)} packages{written}\nWhat runs keeps what it has loaded: restart kernels and programs"
+    )
+    return 0
+
+
+def _restore(place: Place, arguments: argparse.Namespace) -> int:
+    root = place.folder.parent
+    known = [path.name for path, _ in overlay.others(place.home, place.base.key)]
+    known += sorted(path.name for path in root.glob(f"*.{KEPT}"))
+    if arguments.key not in known:
+        there = f"There are: {', '.join(known)}" if known else "There is nothing to restore"
+        return _problem(f"restore needs a name, and {arguments.key!r} is none. {there}", code=2)
+    source = root / arguments.key
+    lines = _written(source) if source.is_file() else _requirements(overlay.installed(source))
+    lines = [line.partition("==")[0] if arguments.latest else line for line in lines]
+    left = [line for line in lines if overlay.normal(line.partition("==")[0]) in place.base.pinned]
+    lines = [line for line in lines if line not in left]
+    if left and overlay.is_pinned(place.folder):
+        print(f"left out, because the image's is pinned: {', '.join(left)}")
+    if not lines:
+        print("nothing to install")
+        return 0
+    print(f"pip install {' '.join(lines)}", flush=True)
+    execute(
+        str(paths.BIN / "pip"),
+        ["pip", "install", *(word for line in lines for word in _words(line))],
+        os.environ,
+    )
+    return 1
+
+
+def _written(source: Path) -> list[str]:
+    """The lines that an earlier `reset` wrote."""
+    return [line for line in paths.read(source).decode().split("\n") if line]
+
+
+def _words(line: str) -> list[str]:
+    return ["-e", line[3:]] if line.startswith("-e ") else [line]
+
+
+def _requirements(packages: list[Package]) -> list[str]:
+    """What was asked for by name; the rest comes with it. All, where nobody noted what was."""
+    return [_requirement(package) for package in packages if package.requested] or [
+        *map(_requirement, packages)
+    ]
+
+
+def _requirement(package: Package) -> str:
+    """A line for `pip install -r`.
+
+    >>> _requirement(Package(name="rich", version="14.0", requested=True, folder=Path("rich-14.0.dist-info")))
+    'rich==14.0'
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        origin = json.loads(paths.read(package.folder / "direct_url.json"))
+        url = str(origin["url"])
+        if origin.get("dir_info", {}).get("editable"):
+            return f"-e {url.removeprefix('file://')}"
+        vcs = origin.get("vcs_info")
+        return f"{package.name} @ {vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else f"{package.name} @ {url}"
+    return f"{package.name}=={package.version}"
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for directory, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(directory, name)).st_size
+    return total
+
+
+def _problem(text: str, code: int = 1) -> int:
+    print(f"torchtap-env: {text}", file=sys.stderr)
+    return code
+
+
+_COMMANDS = {
+    "status": _status,
+    "list": _list,
+    "pin": _pin,
+    "unpin": _pin,
+    "restore": _restore,
+    "reset": _reset,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
