@@ -28,8 +28,14 @@ class Service:
 
 
 def service(compose: project.Compose) -> Service:
-    """Ask Compose itself: it alone knows what COMPOSE_PROJECT_NAME and an override file do to the names."""
-    done = compose.ask("config", "--format", "json")
+    """Ask Compose itself: it alone knows what COMPOSE_PROJECT_NAME and an override file do to the names.
+
+    With the files of the last `make up`, which stand in `.env`; with compose.yaml alone where one of them is gone.
+    """
+    as_up = project.Compose(compose.paths, os.environ)
+    done = as_up.ask("config", "--format", "json")
+    if not done.ok:
+        done = compose.ask("config", "--format", "json")
     try:
         found: dict[str, Any] = json.loads(done.out)
     except ValueError:

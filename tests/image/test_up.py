@@ -186,6 +186,31 @@ def test_update_replaces_what_runs_and_purge_leaves_the_workspace_alone(
     assert (own_image.folder / "workspace/mine").read_text() == "mine\n"
 
 
+BREAK = """
+here=$(realpath $(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'))
+case $here in /home/*) ;; *) exit 9 ;; esac
+echo 'raise ImportError("broken on purpose")' > "$here/jupyter_server.py"
+"""
+
+
+def test_reset_env_mends_a_broken_overlay_with_and_without_a_container(checkout: Checkout) -> None:
+    checkout.env |= {"TORCHTAP_SELFTEST": "off", "MODE": "cpu", "VARIANT": VARIANT, "TORCHTAP_IMAGE": NAME}
+    works = "python -c 'import jupyter_server' 2>&1 | tail -1"
+    checkout.make("up")
+    checkout.shell("echo kept > ~/note")
+    for running in (True, False):
+        checkout.shell(BREAK)
+        assert "broken on purpose" in checkout.shell(works)
+        if not running:
+            checkout.make("down")
+        said = checkout.make("reset-env", "ARGS=--yes").stdout
+        assert ("docker restart" in said) is running
+        if not running:
+            checkout.make("up")
+        assert checkout.shell(works) == ""
+    assert checkout.shell("cat ~/note") == "kept\n"
+
+
 def test_make_up_without_a_gpu_to_hand_out_falls_back_to_the_cpu(
     checkout: Checkout, simulated: Engine
 ) -> None:

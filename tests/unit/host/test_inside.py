@@ -109,6 +109,12 @@ def test_reset_env_with_nothing_to_do_it_on(
     assert not docker.called("^run ")
 
 
+def test_names_are_asked_for_with_the_files_of_the_last_up(checkout: Checkout, idle: Fake) -> None:
+    """An override file may name the volumes otherwise."""
+    assert checkout.run("reset-env", "--yes").returncode == 0
+    assert "COMPOSE_FILE" not in idle.environment_of("^compose config --format json"), ".env says which"
+
+
 def test_reset_env_that_fails_says_so(checkout: Checkout) -> None:
     failing = {"when": "torchtap-env", "rc": 1, "err": "torchtap-env: no\n"}
     checkout.fake("docker").answer(*fake.engine(RUNS, CONFIGURED, failing))
