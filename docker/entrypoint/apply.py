@@ -145,6 +145,9 @@ def _run_directory(plan: Plan) -> None:
             entry.unlink()
     if any(service.name == "sshd" for service in plan.services) and plan.is_root:
         paths.SSHD_EMPTY.mkdir(mode=0o755, exist_ok=True)
+    with contextlib.suppress(OSError):  # a tmpfs on /run hides the one of the image
+        paths.SCREENS.mkdir()
+        paths.SCREENS.chmod(0o1777)
 
 
 def _take_over(folder: Path, mode: int, gid: int = 0) -> None:

@@ -22,7 +22,7 @@ from entrypoint.settings import Settings
 from entrypoint.space import Full
 from entrypoint.threads import Processors
 
-CAP_SYS_CHROOT = 18
+CAP_SYS_CHROOT, CAP_AUDIT_WRITE = 18, 29
 SECRET_KEY_FILE = Path("/run/secrets/ssh_public_key")  # a Docker or Compose secret of this name
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -65,6 +65,7 @@ class Facts:
     groups: tuple[int, ...]
     can_be_user: bool  # root without CAP_SETUID or CAP_SETGID cannot
     can_chroot: bool  # root without CAP_SYS_CHROOT cannot, and its sshd would end every login
+    can_audit: bool  # root without CAP_AUDIT_WRITE cannot, and its sshd would end every login with a terminal
     rootless: bool  # a user namespace: root in here is somebody else outside
     current: Folder  # WORKDIR, or that of `docker run -w`
     workspace: Folder
@@ -115,6 +116,7 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         groups=groups,
         can_be_user=can_be_user,
         can_chroot=not is_root or has_capability(CAP_SYS_CHROOT),
+        can_audit=not is_root or has_capability(CAP_AUDIT_WRITE),
         rootless=_is_rootless(),
         current=look(_current()),
         workspace=look(paths.WORKSPACE),

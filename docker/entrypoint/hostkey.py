@@ -114,9 +114,11 @@ def _usable(key: Path) -> str | None:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
         with contextlib.suppress(OSError):  # of another user, where there is no root
-            os.fchmod(descriptor, 0o600)
             if os.geteuid() == 0:
-                os.fchown(descriptor, 0, 0)
+                os.fchown(
+                    descriptor, 0, 0
+                )  # first: without CAP_FOWNER root may change the mode of its own files only
+            os.fchmod(descriptor, 0o600)
     finally:
         os.close(descriptor)
     done = _keygen("-y", "-P", "", "-f", str(key))

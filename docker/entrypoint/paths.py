@@ -18,6 +18,7 @@ BIN = Path("/opt/torchtap/bin")
 OVERLAY = Path("/opt/torchtap/overlay")  # what the build prepared for it
 SSHD_CONFIG = Path("/etc/torchtap/sshd_config")
 SSHD_EMPTY = Path("/run/sshd")  # sshd's empty directory for privilege separation
+SCREENS = Path("/run/screen")  # sockets of screen
 ACCOUNTS = Path("/etc")  # passwd and group
 SKELETON = Path("/etc/skel")  # what a new home begins with
 CERTIFICATES = Path("/usr/local/share/ca-certificates")  # the user's own authorities, mounted

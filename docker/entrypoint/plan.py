@@ -89,6 +89,14 @@ class Plan:
     safe: bool = False  # without the overlay
 
 
+_NO_TERMINAL = Notice(
+    "error",
+    "ssh",
+    "CAP_AUDIT_WRITE is missing, so sshd will end every login with a terminal; commands, scp and editors work",
+    ("Add: --cap-add AUDIT_WRITE",),
+)
+
+
 def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
     """Decide everything.
 
@@ -127,7 +135,9 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
         if not keys.lines:
             wanted.discard("sshd")
             notices.append(_no_key(facts, jupyter="jupyter" in wanted))
-        elif not facts.ssh_port_free:
+        elif not facts.can_audit:
+            notices.append(_NO_TERMINAL)
+        if "sshd" in wanted and not facts.ssh_port_free:
             port = FALLBACK_SSH_PORT
             notices.append(
                 Notice(

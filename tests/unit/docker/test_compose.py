@@ -111,7 +111,15 @@ def test_no_second_init_and_nothing_more_than_needed(name: str) -> None:
 def test_roots_powers_are_the_documented_minimum() -> None:
     """Which of them is needed for what is shown on a real engine: tests/image/test_hardening.py."""
     assert dev()["cap_drop"] == ["ALL"]
-    assert dev()["cap_add"] == ["CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID", "SYS_CHROOT"]
+    assert dev()["cap_add"] == [
+        "AUDIT_WRITE",
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "KILL",
+        "SETGID",
+        "SETUID",
+        "SYS_CHROOT",
+    ]
     assert dev()["security_opt"] == ["no-new-privileges:true"]
     assert dev("compose.debug.yaml") == {"cap_add": ["SYS_PTRACE"]}
     for name in set(FILES) - {"compose.yaml", "compose.debug.yaml"}:

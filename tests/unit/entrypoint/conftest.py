@@ -76,6 +76,7 @@ def places(root: Path) -> dict[str, Path | tuple[Path, ...]]:
         "ACCOUNTS": root / "etc",
         "SKELETON": root / "etc/skel",
         "SSHD_EMPTY": root / "run/sshd",
+        "SCREENS": root / "run/screen",
         "BIN": root / "bin",
         "OVERLAY": root / "overlay",
         "NOTEBOOKS": root / "notebooks",

@@ -289,6 +289,15 @@ def test_where_passwd_cannot_be_written_only_low_ids_are_warned_of(
     assert capsys.readouterr().err == (warning if warned else "")
 
 
+def test_screen_has_a_place_for_its_sockets_and_one_that_is_there_stays(plan: Plan, image: Path) -> None:
+    """`--read-only --tmpfs /run` hides the image's own, and screen may not make one."""
+    apply(change(plan, services=(), authorized_keys=()))
+    assert (image / "run/screen").stat().st_mode & 0o7777 == 0o1777
+    (image / "run/screen").chmod(0o775)
+    apply(change(plan, services=(), authorized_keys=()))
+    assert (image / "run/screen").stat().st_mode & 0o7777 == 0o775
+
+
 # ---- home ----
 def home_only(plan: Plan, **changes: object) -> Plan:
     return change(plan, services=(), authorized_keys=(), **changes)

@@ -44,6 +44,7 @@ def facts(**changes: Any) -> Facts:
         "groups": (),
         "can_be_user": True,
         "can_chroot": True,
+        "can_audit": True,
         "rootless": False,
         "current": folder(WORKSPACE),
         "workspace": folder(WORKSPACE),
@@ -129,6 +130,14 @@ def test_selftest_runs_once_and_nothing_but_sshd_as_root() -> None:
 
 
 # ---- what is said about SSH ----
+def test_without_the_capability_that_terminals_need_sshd_starts_and_the_log_says_what_is_lost() -> None:
+    """sshd reports logins with a terminal to the kernel's audit, and gives up where it may not."""
+    made = plan(facts(can_audit=False))
+    assert "sshd" in [service.name for service in made.services]
+    assert [(n.level, n.more) for n in made.notices] == [("error", ("Add: --cap-add AUDIT_WRITE",))]
+    assert plan(facts(can_audit=False), ["jupyter"]).notices == ()
+
+
 def test_without_the_capability_that_every_login_needs_sshd_is_an_error() -> None:
     """docker run --cap-drop SYS_CHROOT: sshd would listen, pass the health check, and end every login."""
     made = plan(facts(can_chroot=False))
