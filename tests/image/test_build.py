@@ -68,7 +68,7 @@ def test_labels_equal_the_manifest(config: dict[str, Any], manifest: dict[str, A
 
 
 @pytest.mark.every_variant
-def test_floor_is_that_of_the_cuda_major_not_of_the_base(config: dict[str, Any]) -> None:
+def test_c20_floor_is_that_of_the_cuda_major_not_of_the_base(config: dict[str, Any]) -> None:
     environment = dict(item.split("=", 1) for item in config["Env"])
     assert environment["NVIDIA_REQUIRE_CUDA"] == variant(VARIANT).require_cuda
     assert environment["NVIDIA_VISIBLE_DEVICES"] == "all"
@@ -76,7 +76,7 @@ def test_floor_is_that_of_the_cuda_major_not_of_the_base(config: dict[str, Any])
 
 
 @pytest.mark.every_variant
-def test_no_compat_or_stub_directory_is_on_the_loader_path(engine: Engine, image: str) -> None:
+def test_c21_no_compat_or_stub_directory_is_on_the_loader_path(engine: Engine, image: str) -> None:
     script = 'echo "$LD_LIBRARY_PATH"; cat /etc/ld.so.conf.d/*.conf; ldconfig -p'
     said = engine.docker("run", "--rm", "--entrypoint", "sh", image, "-c", script).stdout
     assert "/compat" not in said

@@ -211,7 +211,7 @@ def test_reset_env_mends_a_broken_overlay_with_and_without_a_container(checkout:
     assert checkout.shell("cat ~/note") == "kept\n"
 
 
-def test_make_up_without_a_gpu_to_hand_out_falls_back_to_the_cpu(
+def test_c26_make_up_without_a_gpu_to_hand_out_falls_back_to_the_cpu(
     checkout: Checkout, simulated: Engine
 ) -> None:
     simulated.restart("none")

@@ -84,6 +84,27 @@ def test_c12_the_wheels_cuda_is_the_only_one(engine: Engine, image: str) -> None
     assert json.loads(manifest)["cuda"] == ROW.cuda
 
 
+# Bytes above the base, as measured when the image first was whole. It may grow by 3 % before somebody has to look.
+SIZES = {"cu130": 5_916_500_000}
+
+
+@pytest.mark.every_variant
+def test_c16_no_library_of_cuda_is_there_twice_and_the_image_has_not_grown(
+    simulated: Engine, image: str, base_image: str
+) -> None:
+    """Complaint 16: the image is too large, with CUDA in it twice."""
+    names = ("libcudnn.so.*", "libcublas.so.*", "libcublasLt.so.*", "libnccl.so.*", "libtorch_cuda.so")
+    wanted = " -o ".join(f"-name '{name}'" for name in names)
+    look = f"find / -xdev -type f \\( {wanted} \\) -printf '%f\\n'"
+    found = simulated.docker("run", "--rm", "--entrypoint", "sh", image, "-c", look).stdout.split()
+    assert len(found) == len(set(found)) == len(names), found
+    sizes = [
+        int(simulated.docker("image", "inspect", "-f", "{{.Size}}", each).stdout)
+        for each in (image, base_image)
+    ]
+    assert sizes[0] - sizes[1] <= 1.03 * SIZES.get(VARIANT, sizes[0])
+
+
 @pytest.mark.every_variant
 def test_bill_of_materials_is_valid_and_names_what_matters(
     engine: Engine, image: str, monkeypatch: pytest.MonkeyPatch
