@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from entrypoint import certificates, threads
+from entrypoint import caches, certificates, threads
 from entrypoint.roles import COMMANDS, ROLES
 from entrypoint.settings import VARIABLES, Variable
 
@@ -61,11 +61,18 @@ def threads_table() -> str:
     return _table(("variable", "governs"), [(f"`{name}`", what) for name, what in threads.VARIABLES])
 
 
+def caches_table() -> str:
+    """One row a variable that says where a cache is."""
+    rows = [(f"`{name}`", f"`~/.cache/{folder}`", what) for name, folder, what in caches.CACHES]
+    return _table(("variable", "default", "holds"), rows)
+
+
 # Page and the parts that it has a place for.
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     PAGE: PARTS,
     PAGE.with_name("proxies.md"): {"certificates": certificates_table},
     PAGE.with_name("hpc.md"): {"threads": threads_table},
+    PAGE.with_name("upgrades.md"): {"caches": caches_table},
 }
 
 

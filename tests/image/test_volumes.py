@@ -13,7 +13,7 @@ import pytest
 
 from tests.engine.engine import Engine
 
-from .conftest import NO_KEY, Container, Run, wait_until
+from .conftest import NO_KEY, ROOT, Container, Run, wait_until
 
 OFF = {"TORCHTAP_SELFTEST": "off"}
 STATE, HOME = "/var/lib/torchtap", "/home/dev"
@@ -242,6 +242,29 @@ def test_a_folder_of_the_host_as_the_home_keeps_its_owner(run: Run, tmp_path: Pa
     container.wait_log("JupyterLab on port")
     assert (home.stat().st_uid, list(home.iterdir())) == (1000, [])
     assert "Add: -v VOLUME:/home/dev, with another volume; or -e HOST_UID=1000, whose it is" in container.logs
+
+
+def test_the_hosts_downloads_reach_the_home_as_the_page_says(
+    engine: Engine, run: Run, tmp_path: Path
+) -> None:
+    """docs/upgrades.md: a second Compose file, and the same with docker alone."""
+    page = (ROOT / "docs/upgrades.md").read_text()
+    (text,) = re.findall(r"<!-- compose.cache.yaml -->\n```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "compose.cache.yaml").write_text(text)
+    files = ("-f", str(ROOT / "compose.yaml"), "-f", str(tmp_path / "compose.cache.yaml"))
+    words = ("compose", "--project-directory", str(ROOT), *files, "config", "--format", "json")
+    said = json.loads(engine.docker(*words, env={"HOME": str(tmp_path)}).stdout)
+    cache = tmp_path / ".cache/huggingface"
+    assert [
+        v["source"] for v in said["services"]["dev"]["volumes"] if v["target"] == f"{HOME}/.cache/huggingface"
+    ] == [str(cache)]
+    cache.mkdir(parents=True)
+    os.chown(cache, 1000, 1000)
+    container = run("sleep", "60", options=("-v", f"{cache}:{HOME}/.cache/huggingface"))
+    wait_until(lambda: container.exec("test", "-e", "/run/torchtap/started.json", check=False).returncode == 0, 30,
+               lambda: container.logs)  # fmt: skip
+    container.exec("touch", f"{HOME}/.cache/huggingface/model", f"{HOME}/.cache/other")
+    assert (cache / "model").stat().st_uid == 1000
 
 
 def test_a_file_in_place_of_the_workspace_is_refused_by_the_engine(
