@@ -29,7 +29,7 @@ def targets(makefile: str) -> list[str]:
 
 def variables() -> list[str]:
     """One line a variable: name, default, meaning."""
-    return [f"  {each.name:<18} {each.default:<13} {each.meaning}" for each in SETTINGS]
+    return [f"  {each.name:<19} {each.default:<12} {each.meaning}" for each in SETTINGS]
 
 
 def target_table(makefile: str) -> str:

@@ -74,6 +74,10 @@ def seconds(value: str) -> str | None:
     return None if value.isdecimal() and 1 <= int(value) <= 86_400 else "whole seconds, from 1 to 86400"
 
 
+def whole(value: str) -> str | None:
+    return None if value.isdecimal() else "whole seconds; 0 is never"
+
+
 def gpu_list(value: str) -> str | None:
     """The grammar of GPUS: all, count=N, or ids (index, index:instance, GPU-… or MIG-…) with commas between.
 
@@ -119,6 +123,8 @@ SETTINGS = (
         "at start: warn, strict (must pass) or off",
         one_of("warn", "strict", "off"),
     ),
+    Setting("TORCHTAP_SAFE", "0", "1: start without the packages you installed", one_of("0", "1")),
+    Setting("JUPYTER_CULL_IDLE_S", "0", "seconds until an idle kernel ends; 0: never", whole),
     Setting("TORCHTAP_VENV", ".venv", "the virtual environment of local mode"),
     Setting("PYTHON", "python3", "of this host: 3.10 or newer"),
 )

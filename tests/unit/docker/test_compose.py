@@ -11,7 +11,7 @@ import pytest
 
 from entrypoint import proxies
 from entrypoint.settings import VARIABLES, Settings
-from host.project import DEFAULT_NAME
+from host.project import DEFAULT_NAME, PASSED_ON
 from torchtap.variants import DEFAULT
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with JupyterLab (lab.lock)")
@@ -182,6 +182,11 @@ def test_variables_that_the_head_names_are_those_that_are_read() -> None:
     named = set(re.findall(r"\b[A-Z][A-Z_]{3,}\b", head.partition("Variables,")[2]))
     read = {match[1] for match in VARIABLE.finditer(text)}
     assert named <= read
+
+
+def test_every_variable_that_make_passes_on_is_read() -> None:
+    read = {match[1] for name in FILES for match in VARIABLE.finditer((ROOT / name).read_text())}
+    assert set(PASSED_ON) - {"COMPOSE_PROJECT_NAME"} <= read
 
 
 @pytest.mark.parametrize("name", FILES)
