@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import socket
 import sys
@@ -53,7 +52,7 @@ def jupyter(started: Mapping[str, Any]) -> tuple[bool, str]:
                 status, said = server.ask(found, "api", TIMEOUT_S)
                 if status == 200 and said["version"]:
                     return True, "jupyter: answers; the rest is behind its own login"
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         return False, f"jupyter: no answer on {where} ({error!r})"
     return False, f"jupyter: HTTP {status} on {where}, not the answer to a valid token"
 

@@ -7,11 +7,10 @@ servers that were killed, or that the user started by hand. Ours is the one whos
 from __future__ import annotations
 
 import contextlib
-import http.client
-import ipaddress
 import json
 import re
 import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from entrypoint import paths
 from entrypoint.account import acting_as
 
 PROC = Path("/proc")
+LONGEST = 1 << 20  # bytes of an answer
 SUPERVISOR = b"s6-supervise\0jupyter\0"  # its command line
 INFO_FILE = re.compile(r"jpserver-([1-9][0-9]{0,9})\.json")
 # What a server that listens everywhere is asked at; "localhost" is not looked up, so that no name service has a say.
@@ -82,8 +82,8 @@ def read(said: Mapping[str, Any]) -> Server:
     Server(host='0.0.0.0', port=1, sock='', secure=False, base_url='/x/', token='t')
     """
     host, base_url = str(said["hostname"]), str(said["base_url"])
-    if not said["sock"]:
-        ipaddress.ip_address(ADDRESSES.get(host, host))  # ValueError for a name
+    if not said["sock"] and not _is_address(ADDRESSES.get(host, host)):
+        raise ValueError(host)
     if not re.fullmatch(r"/[!-~]*", base_url):
         raise ValueError(base_url)
     return Server(
@@ -94,6 +94,13 @@ def read(said: Mapping[str, Any]) -> Server:
         base_url=base_url.rstrip("/") + "/",
         token=str(said["token"]),
     )
+
+
+def _is_address(text: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):
+            return bool(socket.inet_pton(family, text))
+    return False
 
 
 def kept_by_s6(pid: int, proc: Path = PROC) -> bool:
@@ -108,40 +115,38 @@ def kept_by_s6(pid: int, proc: Path = PROC) -> bool:
 def ask(server: Server, path: str, timeout_s: float) -> tuple[int, Any]:
     """Status, and the JSON of a 200, of a GET below base_url that carries the token.
 
-    Raises OSError, HTTPException or ValueError.
+    Raises OSError, or ValueError for what is no such answer.
     """
-    # Straight to the socket: no proxy variable has a say in it.
-    connection = _Connection(server, timeout_s)
-    headers = {"Authorization": f"token {server.token}"} if server.token else {}
-    try:
-        connection.request("GET", f"{server.base_url}{path}", headers=headers)
-        response = connection.getresponse()
-        body = response.read(1 << 20)
-        return response.status, json.loads(body) if response.status == 200 else None
-    finally:
-        connection.close()
+    # Straight to the socket, so no proxy variable has a say in it. http.client would be most of what health costs.
+    until = time.monotonic() + timeout_s
+    login = f"Authorization: token {server.token}\r\n" if server.token else ""
+    request = f"GET {server.base_url}{path} HTTP/1.0\r\nHost: localhost:{server.port}\r\n{login}\r\n"
+    with _connection(server, timeout_s) as connection:
+        connection.sendall(request.encode("ascii"))
+        answer = b""
+        while len(answer) < LONGEST and (more := connection.recv(65_536)):
+            answer += more
+            connection.settimeout(max(until - time.monotonic(), 0.001))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = re.match(rb"HTTP/1\.[01] (\d{3}) ", head)
+    if status is None:
+        raise ValueError("the answer is no HTTP")
+    return int(status[1]), json.loads(body) if status[1] == b"200" else None
 
 
-class _Connection(http.client.HTTPConnection):
-    """HTTP over whatever the server listens on."""
+def _connection(server: Server, timeout_s: float) -> socket.socket:
+    if server.sock:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(timeout_s)
+        connection.connect(server.sock)
+    else:
+        connection = socket.create_connection((server.address, server.port), timeout=timeout_s)
+    if not server.secure:
+        return connection
+    import ssl  # only where it is needed: loading it takes longer than all the rest
 
-    def __init__(self, server: Server, timeout_s: float) -> None:
-        super().__init__(server.address, server.port, timeout=timeout_s)
-        self._server = server
-
-    def connect(self) -> None:
-        server = self._server
-        if server.sock:
-            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.sock.settimeout(self.timeout)
-            self.sock.connect(server.sock)
-        else:
-            super().connect()
-        if server.secure:
-            import ssl
-
-            # The user's own certificate, often self-signed, at an address that it was not made for.
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-            self.sock = context.wrap_socket(self.sock)
+    # The user's own certificate, often self-signed, at an address that it was not made for.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context.wrap_socket(connection)

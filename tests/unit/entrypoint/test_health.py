@@ -180,6 +180,18 @@ def cut_off(request: http.server.BaseHTTPRequestHandler) -> None:
     request.close_connection = True
 
 
+def drip(request: http.server.BaseHTTPRequestHandler) -> None:
+    for _ in range(30):
+        request.wfile.write(b"H")
+        time.sleep(0.1)
+
+
+def endless(request: http.server.BaseHTTPRequestHandler) -> None:
+    with contextlib.suppress(OSError):
+        for _ in range(1000):
+            request.wfile.write(b"x" * 100_000)
+
+
 def not_http(request: http.server.BaseHTTPRequestHandler) -> None:
     request.wfile.write(b"\x15\x03\x01\x00\x02\x02F")  # what TLS says to plain HTTP
 
@@ -243,10 +255,12 @@ CASES = (
     bad("200 with null", NONE + "port {port} (TypeError(", says(200, None)),
     bad("200 with a text for a number", NONE + "port {port} (ValueError(", says(200, {"kernels": "many"})),
     bad("hangs", NONE + "port {port} (TimeoutError(", hang),
+    bad("drips", NONE + "port {port} (TimeoutError(", drip),
+    bad("endless", NONE + "port {port} (ValueError(", endless),
     bad("cut off", NONE + "port {port} (JSONDecodeError(", cut_off),
     bad("TLS, and its file says plain", NONE + "port {port} (", tls=True),
     bad("plain, and its file says TLS", NONE + "port {port} (SSLError(", says={"secure": True}),
-    bad("no HTTP", NONE + "port {port} (BadStatusLine(", not_http),
+    bad("no HTTP", NONE + "port {port} (ValueError('the answer is no HTTP", not_http),
     bad("its file says another port", NONE + "port 1 (ConnectionRefused", says={"port": 1}),
     bad("a token that no header can carry", "jupyter: its token holds letters that", says={"token": "a\r\nHost: x"}),
     bad("a token that is not ASCII", "jupyter: its token holds letters that", says={"token": "tokén"}),
