@@ -53,6 +53,8 @@ def apply(plan: Plan) -> None:
     _folders(plan)
     if plan.examples_to_copy:
         run_as_user(plan, ("cp", "-r", str(paths.NOTEBOOKS), str(paths.WORKSPACE)))
+        with contextlib.suppress(OSError):  # the volume may be full; then they come again
+            paths.write(plan.state / paths.EXAMPLES, "")
     paths.write(
         plan.run / sessions.ENVIRONMENT,
         sessions.pack(plan.environment),

@@ -78,6 +78,7 @@ class Facts:
     key_sources: tuple[Source, ...]
     ssh_port_free: bool
     jupyter_port_free: bool
+    examples_given: bool
     trust: Trust = field(default_factory=Trust)
     processors: Processors = field(default_factory=lambda: Processors(visible=1))
     image: Image | None = None  # this one
@@ -129,6 +130,7 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         key_sources=key_sources(settings, home, uid, gid) if can_be_user else (),
         ssh_port_free=_port_is_free(settings.ssh_port),
         jupyter_port_free=_port_is_free(settings.jupyter_port),
+        examples_given=os.path.lexists(paths.STATE / paths.EXAMPLES),
         trust=certificates.read(),
         processors=threads.processors(),
         image=lastimage.here(uid, gid),

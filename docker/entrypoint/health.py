@@ -13,7 +13,6 @@ from entrypoint import backoff, gpu, paths, server
 from entrypoint.account import acting_as
 
 TIMEOUT_S = 3.0  # each wait; two services that hang end before the HEALTHCHECK's own limit
-LOGIN_PAGE = (302, 401, 403)
 
 
 def check(started: Mapping[str, Any] | None) -> tuple[bool, str]:
@@ -45,16 +44,20 @@ def jupyter(started: Mapping[str, Any]) -> tuple[bool, str]:
     where = found.where
     try:
         with acting_as(started["uid"], started["gid"]):  # a UNIX socket lies where the user could put a link
-            status, said = server.ask(found, "api/status", TIMEOUT_S)
-            if status == 200:
-                return True, f"jupyter: answers, kernels: {int(said['kernels'])}"
-            if status in LOGIN_PAGE and not found.token:
+            if found.token:
+                status, said = server.ask(found, "api/status", TIMEOUT_S)
+                if status == 200:
+                    return True, f"jupyter: answers, kernels: {int(said['kernels'])}"
+            else:  # a password, or open to anyone: /api alone needs no login, and what is refused fills the log
                 status, said = server.ask(found, "api", TIMEOUT_S)
                 if status == 200 and said["version"]:
-                    return True, "jupyter: answers; the rest is behind its own login"
+                    return True, "jupyter: answers; it has no token to ask more with"
     except (OSError, ValueError, KeyError, TypeError) as error:
         return False, f"jupyter: no answer on {where} ({error!r})"
-    return False, f"jupyter: HTTP {status} on {where}, not the answer to a valid token"
+    return (
+        False,
+        f"jupyter: HTTP {status} on {where}, not the answer {'to a valid token' if found.token else 'of a server'}",
+    )
 
 
 def _why_none(started: Mapping[str, Any]) -> str:

@@ -33,6 +33,7 @@ SERVICES = "services"  # s6-svscan's directory
 JUPYTER_RUNTIME = "/run/torchtap/jupyter"
 # In the state directory.
 SSH, TOKEN, REPORT = "ssh", "jupyter-token", "selftest.json"
+EXAMPLES = "examples-given"  # the notebooks were copied once; what the user deletes stays deleted
 
 
 def run_directory() -> Path | None:

@@ -178,6 +178,7 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
         examples_to_copy="jupyter" in wanted
         and facts.workspace_is_empty
         and not facts.workspace.full
+        and not facts.examples_given
         and (facts.workspace.writable or facts.workspace_is_new),
         working_directory=working_directory,
         environment=environment,

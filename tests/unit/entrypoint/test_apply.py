@@ -637,6 +637,7 @@ def test_a_workspace_and_examples_are_the_users(plan: Plan) -> None:
     apply(home_only(plan, workspace_to_own=True, examples_to_copy=True))
     assert belongs(paths.WORKSPACE)[:2] == (UID, GID)
     assert belongs(paths.WORKSPACE / "notebooks/01.ipynb")[:2] == (UID, GID)
+    assert (plan.state / paths.EXAMPLES).exists(), "once"
 
 
 # ---- without root ----

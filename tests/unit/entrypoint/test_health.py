@@ -102,7 +102,7 @@ def says(status: int, body: object) -> Reply:
 
 
 def open_to_anyone(request: http.server.BaseHTTPRequestHandler) -> None:
-    answer(request, 400 if "Authorization" in request.headers else 200, {"kernels": 3})
+    answer(request, 400 if "Authorization" in request.headers else 200, {"kernels": 3, "version": "2.21.1"})
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ class Case:
     well: bool = True
 
 
-WELL, LOGIN = "jupyter: answers, kernels: 3", "jupyter: answers; the rest is behind its own login"
+WELL, LOGIN = "jupyter: answers, kernels: 3", "jupyter: answers; it has no token to ask more with"
 INVALID, NONE = (
     "jupyter: HTTP {status} on port {port}, not the answer to a valid token",
     "jupyter: no answer on ",
@@ -236,7 +236,7 @@ CASES = (
     Case("a token changed in ~/.jupyter", WELL, lab(token="mine"), says={"token": "mine"}),
     Case("a password alone", LOGIN, lab(token=""), says={"token": "", "password": True}),
     Case("a password alone, below a base_url", LOGIN, lab("/p/", token=""), says={"token": "", "base_url": "/p/"}),
-    Case("open to anyone, by name", WELL, open_to_anyone, says={"token": ""}),
+    Case("open to anyone, by name", LOGIN, open_to_anyone, says={"token": ""}),
     Case("a UNIX socket", WELL, unix=True),
     Case("IPv6 alone", WELL, at="::1", says={"hostname": "::1"}),
     Case("IPv6, everywhere", WELL, at="::1", says={"hostname": "::"}),
@@ -247,7 +247,8 @@ CASES = (
     bad("404", INVALID.replace("{status}", "404"), says(404, b"<html>")),
     bad("redirects", INVALID.replace("{status}", "302"), says(302, b"")),
     bad("500", INVALID.replace("{status}", "500"), says(500, b"oops")),
-    bad("a password page of something else", INVALID.replace("{status}", "403"), says(403, b""), says={"token": ""}),
+    bad("no token, and refused", "jupyter: HTTP 403 on port {port}, not the answer of", says(403, {}), says={"token": ""}),
+    bad("no token, and another server", NONE + "port {port} (KeyError(", says(200, {}), says={"token": ""}),
     bad("200 of another server", NONE + "port {port} (JSONDecodeError(", says(200, b"<html>welcome</html>")),
     bad("200 with bytes", NONE + "port {port} (UnicodeDecodeError(", says(200, b"\xff\xfe\xff")),
     bad("200 without kernels", NONE + "port {port} (KeyError(", says(200, {"started": "x"})),
@@ -473,10 +474,10 @@ def test_a_command_has_nothing_to_fail() -> None:
 
 
 def test_time_limits_add_up_to_less_than_the_healthchecks() -> None:
-    """Docker ends a check at its limit, and then its line is lost. A password makes two requests of JupyterLab."""
+    """Docker ends a check at its limit, and then its line is lost."""
     dockerfile = (Path(__file__).parents[3] / "Dockerfile").read_text()
     limit_s = int(dockerfile.partition("HEALTHCHECK")[2].partition("--timeout=")[2].partition("s")[0])
-    assert health.TIMEOUT_S * (len(health.CHECKS) + 1) + 1 <= limit_s
+    assert health.TIMEOUT_S * len(health.CHECKS) + 1 <= limit_s
 
 
 def test_main_says_one_line_and_its_exit_code(image: Path, capsys: pytest.CaptureFixture[str]) -> None:

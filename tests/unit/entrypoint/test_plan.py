@@ -57,6 +57,7 @@ def facts(**changes: Any) -> Facts:
         "key_sources": (Source("SSH_PUBLIC_KEY", KEY),),
         "ssh_port_free": True,
         "jupyter_port_free": True,
+        "examples_given": False,
     }
     return Facts(**{**usual, **changes})
 
@@ -668,12 +669,13 @@ def test_a_workspace_that_docker_made_is_given_to_the_user() -> None:
     ("found", "words", "copied"),
     [
         (facts(workspace_is_empty=True), [], True),
+        (facts(workspace_is_empty=True, examples_given=True), [], False),
         (facts(workspace_is_empty=False), [], False),
         (facts(workspace_is_empty=True), ["ssh"], False),
         (facts(workspace_is_empty=True), ["true"], False),
         (facts(workspace_is_empty=True, workspace=folder(WORKSPACE, writable=False)), [], False),
     ],
-    ids=["empty", "in use", "without JupyterLab", "a command", "closed"],
+    ids=["empty", "given before", "in use", "without JupyterLab", "a command", "closed"],
 )
 def test_examples_go_only_into_an_empty_workspace(found: Facts, words: list[str], copied: bool) -> None:
     assert plan(found, words).examples_to_copy is copied
