@@ -247,7 +247,7 @@ CASES = (
     bad("404", INVALID.replace("{status}", "404"), says(404, b"<html>")),
     bad("redirects", INVALID.replace("{status}", "302"), says(302, b"")),
     bad("500", INVALID.replace("{status}", "500"), says(500, b"oops")),
-    bad("no token, and refused", "jupyter: HTTP 403 on port {port}, not the answer of", says(403, {}), says={"token": ""}),
+    bad("no token, refused", "jupyter: HTTP 403 on port {port}, not the answer of", says(403, {}), says={"token": ""}),
     bad("no token, and another server", NONE + "port {port} (KeyError(", says(200, {}), says={"token": ""}),
     bad("200 of another server", NONE + "port {port} (JSONDecodeError(", says(200, b"<html>welcome</html>")),
     bad("200 with bytes", NONE + "port {port} (UnicodeDecodeError(", says(200, b"\xff\xfe\xff")),
