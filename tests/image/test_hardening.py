@@ -19,7 +19,7 @@ from .test_compose import Project, project  # noqa: F401 - the fixture
 
 OFF = {"TORCHTAP_SELFTEST": "off"}
 # As compose.yaml; that it is the same list is tested without Docker (tests/unit/docker/test_compose.py).
-NEEDED = ("CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID", "SYS_CHROOT")
+NEEDED = ("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID", "SYS_CHROOT")
 # `docker exec -u dev` asks /etc/passwd, which a read-only root leaves without dev.
 NUMBERS = "1000:1000"
 NO_NEW = ("--security-opt", "no-new-privileges:true")
@@ -107,6 +107,10 @@ def test_the_line_to_paste_in_the_docs_works(run: Run) -> None:
 def test_every_capability_of_the_list_is_needed(run: Run, missing: str) -> None:
     """The documented minimum is one: without any of them something stops working, and it is said."""
     breaks: dict[str, Any] = {
+        "AUDIT_WRITE": (
+            r"ERROR   ssh: CAP_AUDIT_WRITE is missing, so sshd will end every login with a term",
+            None,
+        ),
         "CHOWN": (r"ERROR   start: \S+: Operation not permitted", 126),
         "DAC_OVERRIDE": (r"WARNING home: /home/dev cannot be written by uid 1234", None),
         "KILL": ("", None),
