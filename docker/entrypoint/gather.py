@@ -89,6 +89,7 @@ class Facts:
     token_is_kept: bool = True  # nothing has to be written for it
     new_volumes: tuple[Path, ...] = ()  # mounted at other places, root's and empty
     made_for_mounts: tuple[Path, ...] = ()  # folders in the home that the engine made as root
+    shell: str = "/bin/bash"  # SHELL, where that is in the image
     shared_memory: int | None = None  # bytes that /dev/shm holds; None: not known
 
 
@@ -142,6 +143,7 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         and jupyter_token.is_kept(paths.STATE / paths.TOKEN, settings.jupyter_token, (uid, gid)),
         new_volumes=tuple(owning.new_volumes(seen, paths.HOME, others)) if is_root else (),
         made_for_mounts=tuple(owning.made_for_mounts(seen, paths.HOME)) if is_root else (),
+        shell=_shell(environment.get("SHELL", "")),
         shared_memory=_size(SHARED_MEMORY),
     )
 
@@ -316,6 +318,11 @@ def _asked_as(uid: int, gid: int, groups: tuple[int, ...], ask: Callable[[], int
         finally:
             os._exit(answer)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _shell(asked: str) -> str:
+    """Apptainer brings the host's SHELL along; terminals of JupyterLab and tmux cannot begin with a missing one."""
+    return asked if os.path.isabs(asked) and os.access(asked, os.X_OK) else "/bin/bash"
 
 
 def _size(folder: Path) -> int | None:

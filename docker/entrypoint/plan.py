@@ -241,11 +241,10 @@ def finish_script(service: Service, plan: Plan) -> str:
     return f'#!/bin/sh\n[ -e {note} ] || exec {paths.BIN / "ended"} {service.name} "$1" "$2"\n'
 
 
-def _sshd(facts: Facts, run: Path, port: int) -> Service:
-    options = [f"AuthorizedKeysFile={run}/authorized_keys"]
-    if not facts.is_root:
-        # The image's run directory is open to any user, for containers like this one. Here all belongs to one user.
-        options.append("StrictModes=no")
+def _sshd(facts: Facts, run: Path, port: int) -> Service:  # noqa: ARG001 - one signature for the table below
+    # The keys are in the run directory, which start has just made root's or its own. What is above it may be open to
+    # all, a tmpfs on /run with mode 1777 say, and sshd would then refuse every login without a word in the log.
+    options = [f"AuthorizedKeysFile={run}/authorized_keys", "StrictModes=no"]
     key = run / HOST_KEY
     argv = ("/usr/sbin/sshd", "-D", "-e", "-f", str(paths.SSHD_CONFIG), "-p", str(port), "-h", str(key))
     return Service(name="sshd", argv=(*argv, *(f"-o{option}" for option in options)), as_root=True)
@@ -482,6 +481,8 @@ def _environment(
         where["JUPYTER_RUNTIME_DIR"] = str(run / "jupyter")
     if "PATH" in kept:
         kept["PATH"] = overlay.path_here(kept["PATH"], run)
+    if kept.get("SHELL"):
+        where["SHELL"] = facts.shell
     device = {} if settings.device == "auto" else {"TORCHTAP_DEVICE": settings.device}
     computed = {
         **threads.variables(facts.processors, kept),

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import subprocess
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -223,3 +225,17 @@ def test_c29_proxies_are_used_by_every_client_and_not_by_the_health_check(run: R
     )
     local = container.ssh("curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8888/api").stdout
     assert local == "200"
+
+
+def test_a_proxy_of_the_build_leaves_no_trace(engine: Engine, image: str, build: Callable[..., Any]) -> None:
+    """Docker's predefined arguments are no part of a layer or its history: the cache of the build without them fits."""
+    name = f"{image.partition(':')[0]}-proxied"
+    build(
+        "-q", "-t", name, HTTP_PROXY="http://person:word@192.0.2.1:3128", HTTPS_PROXY="http://192.0.2.1:3128"
+    )
+    try:
+        history = engine.docker("history", "--no-trunc", name).stdout
+        config = engine.docker("inspect", name).stdout
+    finally:
+        engine.docker("rmi", name)
+    assert "192.0.2.1" not in history + config

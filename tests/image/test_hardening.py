@@ -76,7 +76,7 @@ def test_it_works_with_the_least(run: Run, user: bool, read_only: bool, offline:
         options=tuple(options),
         allow=tuple(NOT_WRITABLE.values()) if user or read_only else (),
     )
-    container.wait_healthy()
+    container.wait_healthy(limit_s=120)
     if not user:
         container.user = NUMBERS
     said = kernel_inside(container, "import os, torch; print(os.getuid(), torch.ones(3).sum().item())")
@@ -132,6 +132,24 @@ def test_every_capability_of_the_list_is_needed(run: Run, missing: str) -> None:
     if missing == "KILL":
         container.engine.docker("stop", "--time", "3", container.id)
         assert container.state(".State.ExitCode") == 137, "nothing of dev's can be told to end"
+
+
+def test_c31_another_images_open_host_key_is_mended_with_these_powers(run: Run, tmp_path: Path) -> None:
+    """A state volume whose files belong to somebody and are open to all: kept, and root's alone afterwards."""
+    folder = tmp_path / "ssh"
+    folder.mkdir()
+    key = folder / "ssh_host_ed25519_key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    before = key.read_bytes()
+    for path in (tmp_path, folder, *folder.iterdir()):
+        os.chown(path, 911, 911)
+        path.chmod(0o777)
+    container = run("ssh", key=True, env=OFF, options=(*powers(), "-v", f"{tmp_path}:/var/lib/torchtap"))
+    container.wait_healthy(limit_s=120)
+    assert container.ssh("id -un").stdout == "dev\n"
+    found = key.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (0, 0, 0o600)
+    assert key.read_bytes() == before
 
 
 def test_compose_gives_a_session_no_way_to_more(project: Project) -> None:  # noqa: F811 - the fixture
@@ -331,10 +349,11 @@ def test_c25_as_apptainer_runs_it(run: Run, tmp_path: Path) -> None:
         ),
         allow=(NOT_WRITABLE["state"], NOT_WRITABLE["workspace"], r"WARNING ssh: not started: /run/torchtap cannot be"),
     )  # fmt: skip
-    container.wait_healthy()
+    container.wait_healthy(limit_s=120)
     said = kernel_inside(
-        container, "import os, pathlib; pathlib.Path('made').touch(); print(os.getcwd(), os.environ['HOME'])"
+        container,
+        "import os, pathlib; pathlib.Path('made').touch(); print(os.getcwd(), *map(os.environ.get, ('HOME', 'SHELL')))",
     )
-    assert said == f"{home} {home}"
+    assert said == f"{home} {home} /bin/bash"
     assert (home / "made").stat().st_uid == 23456
     assert not (home / ".bashrc").exists(), "nothing of the image's is put into the host's home"

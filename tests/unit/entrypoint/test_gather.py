@@ -434,3 +434,16 @@ def test_home_of_a_user_who_comes_with_one(image: Path, given: str, is_root: boo
     (image / "data/file").touch()
     home = given if given in ("/", "/root", "", "relative") else str(image / "data" / given)
     assert home_folder({"HOME": home}, is_root=is_root) == (own if taken else paths.HOME)
+
+
+@pytest.mark.parametrize(
+    ("asked", "shell"),
+    [
+        ("/bin/sh", "/bin/sh"),
+        ("/usr/bin/fish-of-the-host", "/bin/bash"),
+        ("", "/bin/bash"),
+        ("sh", "/bin/bash"),
+    ],
+)
+def test_a_shell_that_is_not_in_the_image_is_replaced(image: Path, asked: str, shell: str) -> None:
+    assert gather({"SHELL": asked}, settings()).shell == shell

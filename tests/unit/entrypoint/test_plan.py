@@ -112,14 +112,10 @@ def test_sshd_is_told_port_host_key_and_authorized_keys() -> None:
     assert sshd.argv == (
         "/usr/sbin/sshd", "-D", "-e", "-f", "/etc/torchtap/sshd_config", "-p", "22",
         "-h", "/run/torchtap/ssh_host_ed25519_key",
-        "-oAuthorizedKeysFile=/run/torchtap/authorized_keys",
+        "-oAuthorizedKeysFile=/run/torchtap/authorized_keys", "-oStrictModes=no",
     )  # fmt: skip
     assert sshd.as_root
     assert plan().authorized_keys == (KEY,)
-
-
-def test_sshd_of_a_user_does_not_mind_the_open_run_directory() -> None:
-    assert "-oStrictModes=no" in plan(by_user()).services[0].argv
 
 
 def test_selftest_runs_once_and_nothing_but_sshd_as_root() -> None:
@@ -845,3 +841,9 @@ def test_a_home_that_the_user_brought_is_used_and_left_as_it_is() -> None:
     assert (made.home, made.home_is_the_users, made.environment["HOME"]) == (own.path, True, "/data/alice")
     assert not plan(by_user()).home_is_the_users, "that below /tmp is ours"
     assert not plan().home_is_the_users
+
+
+def test_sessions_get_the_shell_that_is_there() -> None:
+    found = facts(environment={"SHELL": "/usr/bin/fish"}, shell="/bin/bash")
+    assert plan(found).environment["SHELL"] == "/bin/bash"
+    assert "SHELL" not in plan(facts(environment={})).environment
