@@ -63,7 +63,7 @@ def jupyter(started: Mapping[str, Any]) -> tuple[bool, str]:
 def _why_none(started: Mapping[str, Any]) -> str:
     """Why there is no server of ours."""
     last = _last_end("jupyter")
-    if last and _is_taken(started["jupyter_port"]):
+    if last and server.is_taken(started["jupyter_port"]):
         port = started["jupyter_port"]
         return f"port {port} is taken by another program; start with -e JUPYTER_PORT_IN_CONTAINER=ANOTHER ({last})"
     return f"does not run: {last}" if last else "starting, it does not listen yet"
@@ -80,14 +80,6 @@ def _last_end(name: str) -> str:
         return f"ended ({last['how']}){times}; starts again {f'in {left} s' if left > 0 else 'now'}"
     except (KeyError, TypeError, ValueError):
         return ""
-
-
-def _is_taken(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def sshd(started: Mapping[str, Any]) -> tuple[bool, str]:

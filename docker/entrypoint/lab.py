@@ -15,6 +15,7 @@ from pathlib import Path
 from entrypoint import log, overlay, paths
 from entrypoint.backoff import last_end
 from entrypoint.execute import execute
+from entrypoint.server import is_taken
 
 RECORD = "torchtap-starts"  # in Jupyter's run-time folder: pid and time of each start with the overlay
 GIVEN_UP = 0  # in place of a pid: from here on with the base
@@ -34,6 +35,8 @@ def main() -> int:
     if run is not None and python is not None and os.access(python, os.X_OK):
         record = Path(os.environ.get("JUPYTER_RUNTIME_DIR") or run) / RECORD
         ended = (last_end(run, "jupyter") or {}).get("how", "")
+        if ended and is_taken((paths.started() or {}).get("jupyter_port", 0)):
+            ended = NO_FAULT[0]  # the port keeps it from starting, not a package
         if not _has_failed(record, (run / paths.STARTED).stat().st_mtime, ended):
             execute(str(python), _command(python, run / overlay.LINK), os.environ)
         log.error(

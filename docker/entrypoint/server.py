@@ -112,6 +112,15 @@ def kept_by_s6(pid: int, proc: Path = PROC) -> bool:
         return False
 
 
+def is_taken(port: int) -> bool:
+    """Whether something listens there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 def ask(server: Server, path: str, timeout_s: float) -> tuple[int, Any]:
     """Status, and the JSON of a 200, of a GET below base_url that carries the token.
 
