@@ -11,7 +11,7 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,9 +42,8 @@ VARIABLES = (
     ("GIT_SSL_CAINFO", ALL, "git over https, also one that conda installed"),
     ("NODE_EXTRA_CA_CERTS", EXTRA, "node and VS Code's server, which add it to a list of their own"),
 )
-BLOCK = re.compile(
-    r"-----BEGIN (?:X509 )?CERTIFICATE-----\s(.+?)-----END (?:X509 )?CERTIFICATE-----", re.DOTALL
-)
+BEGIN = re.compile(r"-----BEGIN (?:X509 )?CERTIFICATE-----")
+BLOCK = re.compile(BEGIN.pattern + r"([^-]+)-----END (?:X509 )?CERTIFICATE-----")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,22 +77,29 @@ class Trust:
 def read() -> Trust:
     """The certificates that were mounted. Any file may be broken; the others count."""
     folder, secret = paths.CERTIFICATES, paths.CA_SECRET
+    files = [*_files(folder), *([secret] if os.path.lexists(secret) else [])]
+    system = _system() if files else ""
+    known = frozenset(blocks(system))
     found: dict[bytes, None] = {}
     places: dict[str, None] = {}
     problems: list[str] = []
     if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
         problems.append(f"{folder} cannot be read by uid {os.geteuid()}")
-    for path in (*_files(folder), *([secret] if os.path.lexists(secret) else [])):
+    for path in files:
         try:
-            certificates, why = parse(paths.read(path, LARGEST + 1))
+            certificates, why = parse(paths.read(path, LARGEST + 1), known)
         except OSError as error:
             certificates, why = [], [f"cannot be read ({error.strerror})"]
         problems += [f"{path} {each}" for each in why]
         if certificates:
             found.update(dict.fromkeys(certificates))
             places[str(secret if path == secret else folder)] = None
-    text = _system() if found else ""
-    return Trust(system=text, certificates=tuple(found), places=tuple(places), problems=tuple(problems))
+    return Trust(
+        system=system if found else "",
+        certificates=tuple(found),
+        places=tuple(places),
+        problems=tuple(problems),
+    )
 
 
 def variables(trust: Trust, run: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -112,8 +118,10 @@ def write(trust: Trust, run: Path, *, is_root: bool) -> None:
         _into(paths.CA_SYSTEM, trust)
 
 
-def parse(raw: bytes) -> tuple[list[bytes], list[str]]:
+def parse(raw: bytes, known: Set[bytes] = frozenset()) -> tuple[list[bytes], list[str]]:
     """(certificates, what is wrong) of one file. A private key in it is named and never passed on.
+
+    Those that are `known` need no second look: a host's whole list has 150, and most of them are the system's too.
 
     >>> parse(b"")
     ([], ['is empty'])
@@ -131,12 +139,14 @@ def parse(raw: bytes) -> tuple[list[bytes], list[str]]:
     certificates = []
     bodies = BLOCK.findall(text)
     for number, body in enumerate(bodies, 1):
-        certificate = _decoded(body)
+        certificate = _decoded(body, known)
         if certificate is None:
             which = f"number {number} of {len(bodies)} in it" if len(bodies) > 1 else "what it holds"
             problems.append(f"is damaged: {which} is no certificate; copy it again")
         else:
             certificates.append(certificate)
+    if (cut := len(BEGIN.findall(text)) - len(bodies)) > 0:
+        problems.append(f"is damaged: {cut} of what begins as a certificate in it has no end; copy it again")
     if not bodies and not problems:
         problems.append(_no_pem(raw))
     return certificates, problems
@@ -158,14 +168,15 @@ def blocks(text: str) -> Iterable[bytes]:
             continue
 
 
-def _decoded(body: str) -> bytes | None:
+def _decoded(body: str, known: Set[bytes]) -> bytes | None:
     """The binary form; None for what OpenSSL would refuse, because one such entry spoils the whole bundle for it."""
-    import ssl
-
     try:
         certificate = base64.b64decode("".join(body.split()), validate=True)
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificate)
-    except (binascii.Error, ValueError, ssl.SSLError):
+        if certificate not in known:
+            import ssl  # here: 10 ms that a start without certificates does not spend
+
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificate)
+    except (ValueError, OSError):  # ssl.SSLError is an OSError
         return None
     return certificate
 

@@ -230,9 +230,7 @@ def test_c29_proxies_are_used_by_every_client_and_not_by_the_health_check(run: R
 def test_a_proxy_of_the_build_leaves_no_trace(engine: Engine, image: str, build: Callable[..., Any]) -> None:
     """Docker's predefined arguments are no part of a layer or its history: the cache of the build without them fits."""
     name = f"{image.partition(':')[0]}-proxied"
-    build(
-        "-q", "-t", name, HTTP_PROXY="http://person:word@192.0.2.1:3128", HTTPS_PROXY="http://192.0.2.1:3128"
-    )
+    build("-t", name, HTTP_PROXY="http://person:word@192.0.2.1:3128", HTTPS_PROXY="http://192.0.2.1:3128")
     try:
         history = engine.docker("history", "--no-trunc", name).stdout
         config = engine.docker("inspect", name).stdout

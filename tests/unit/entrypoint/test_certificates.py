@@ -90,6 +90,11 @@ def test_what_is_no_certificate_is_named_with_its_place_and_the_rest_is_used(mad
         found, problems = parse(f"{made['one']}{damaged}\n".encode())
         assert found == [binary(made["one"])]
         assert problems == ["is damaged: number 2 of 2 in it is no certificate; copy it again"]
+    without_an_end = "\n".join(lines[:4])
+    assert parse(f"{without_an_end}\n{made['one']}".encode()) == (
+        [binary(made["one"])],
+        ["is damaged: 1 of what begins as a certificate in it has no end; copy it again"],
+    )
     assert parse(cut.encode())[1] == ["is damaged: what it holds is no certificate; copy it again"]
 
 
