@@ -48,9 +48,9 @@ def test_services_that_are_killed_start_again_after_a_second(run: Run) -> None:
     took_s = [kill(container, "jupyter"), kill(container, "sshd")]
     well, said = health(container)
     assert max(took_s) < 5, f"{took_s}: a second, and what a busy machine adds"
-    assert (well, said) == (
-        False,
-        "sshd: answers; jupyter: does not run: ended (signal 9, SIGKILL); starts again now",
+    assert not well
+    assert said.startswith(
+        "sshd: answers; jupyter: does not run: ended (signal 9, SIGKILL); starts again now; gpu: "
     )
     wait_until(lambda: is_healthy(container), 30, lambda: health(container)[1])
     assert "work" in container.ssh("tmux list-sessions").stdout
