@@ -16,6 +16,7 @@ from entrypoint import paths
 from entrypoint.account import acting_as
 from entrypoint.gather import Folder, gather, home_folder, identity, key_sources, look_at
 from entrypoint.keys import Source
+from entrypoint.mounts import Mount
 from entrypoint.settings import Settings
 
 from .conftest import GID, OTHER, UID, needs_root
@@ -110,6 +111,25 @@ def test_the_kernel_is_asked_as_that_user(
     seen = look_at(folder, UID, GID, groups)
     assert (seen.readable, seen.writable) == (readable, writable)
     assert (seen.uid, seen.gid, seen.mode, seen.changeable) == (*owner, mode, True)
+
+
+@pytest.mark.parametrize("kind", ["a dangling link", "a file"])
+def test_what_is_in_the_place_of_a_folder_cannot_be_used(tmp_path: Path, kind: str) -> None:
+    """A home that a derived image made a link to a disk which is not mounted, say."""
+    place = tmp_path / "place"
+    if kind == "a file":
+        place.touch(mode=0o777)
+    else:
+        place.symlink_to(tmp_path / "none")
+    seen = look_at(place, *ME, ())
+    assert (seen.readable, seen.writable, seen.changeable) == (False, False, False)
+    assert seen.described == ("is not a directory" if kind == "a file" else "does not exist")
+
+
+def test_a_mount_and_the_hosts_folder_are_known(tmp_path: Path) -> None:
+    volume, hosts = Mount(tmp_path, "/var/lib/docker/volumes/x/_data"), Mount(tmp_path, "/home/me")
+    seen = [look_at(tmp_path, *ME, (), among) for among in ([], [volume], [hosts])]
+    assert [(f.is_mounted, f.is_hosts) for f in seen] == [(False, False), (True, False), (True, True)]
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
