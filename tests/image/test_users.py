@@ -82,7 +82,7 @@ CASES = {
     "a read-only root": host(12345, 54321, options=(*READ_ONLY, *KEPT)),
     "a read-only root and --user": by_number(12345, 54321, options=("--user", "12345:54321", *READ_ONLY)),
     "a read-only home": host(
-        12345, 54321, options=("-v", "/home/dev:ro"), home="/tmp/torchtap-home-12345",
+        12345, 54321, options=("--tmpfs", "/home/dev:ro"), home="/tmp/torchtap-home-12345",
         allow=(r"WARNING home: /home/dev cannot be written by uid 12345, gid 54321: it lies on a read-only",),
     ),
 }  # fmt: skip
@@ -100,9 +100,11 @@ def test_who_dev_is(run: Run, tmp_path: Path, case: Case) -> None:
         env={"TORCHTAP_SELFTEST": "off", **{name: str(value) for name, value in case.env}},
         allow=case.allow,
     ).wait_healthy()
+    by_start = container.user is None and case.options[1] != "0:0"
     if case.name == "root" or "--read-only" in case.options:
-        container.user = str(case.ids[0])  # docker looks names up in the image's own /etc/passwd
-    elif case.options[1:] == ("0:0",):
+        # Docker looks names and their groups up in the container's /etc/passwd, where nothing could be written.
+        container.user = None if by_start else f"{case.ids[0]}:{case.ids[1]}"
+    elif not by_start:
         container.user = "dev"
     who = [*map(str, case.ids), case.name, case.home]
 
