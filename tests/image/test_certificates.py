@@ -17,6 +17,7 @@ import pytest
 from tests.engine.engine import Engine
 
 from .conftest import Run
+from .test_compose import Project, project  # noqa: F401 - the fixture
 
 # Every client asks https://localhost:8443 once; prints {client: what it said, or "" for success}.
 PROBE = """
@@ -131,6 +132,17 @@ def test_c33_every_client_trusts_the_mounted_certificates(
 def test_c33_every_client_trusts_the_secret(engine: Engine, image: str, server: Path) -> None:
     secret = ("-v", f"{server}/ca.pem:/run/secrets/ca_bundle:ro")
     assert ask(engine, image, server, *secret) == dict.fromkeys(CLIENTS, "")
+
+
+def test_c33_the_builds_certificates_serve_the_container_too(project: Project, server: Path) -> None:  # noqa: F811
+    """TORCHTAP_CA_BUNDLE, through compose.ca.yaml: one setting for both."""
+    files = ("compose.yaml", "compose.cpu.yaml", "compose.ca.yaml")
+    bundle = str(server / "ca.pem")
+    project(
+        "up", "-d", "--no-build", "--wait", files=files, TORCHTAP_CA_BUNDLE=bundle, TORCHTAP_SELFTEST="off"
+    )
+    assert project.container.ssh("grep -c BEGIN $NODE_EXTRA_CA_CERTS").stdout == "1\n"
+    assert "INFO    certificates: 1 from /run/secrets/ca_bundle" in project.container.logs
 
 
 def test_without_them_every_client_refuses(engine: Engine, image: str, server: Path) -> None:

@@ -196,6 +196,9 @@ def test_written_beside_and_into_the_systems_file_and_taken_out_again(
         assert (run / ALL).read_text() == f"{made['old']}{MARK}{made['one']}"
         assert (run / EXTRA).read_text() == made["one"]
         assert system.read_text() == f"{made['old']}{MARK}{made['one']}"
+    (paths.CERTIFICATES / "own.crt").write_text(made["two"])
+    write(read(), run, is_root=True)
+    assert system.read_text() == f"{made['old']}{MARK}{made['two']}", "the one before it is trusted no longer"
     (paths.CERTIFICATES / "own.crt").unlink()
     write(read(), run, is_root=True)
     assert system.read_text() == made["old"]

@@ -70,6 +70,15 @@ def test_version_1_where_the_containers_own_group_is_mounted(tmp_path: Path) -> 
     assert host.seen == (1.5, 100)
 
 
+def test_version_1_in_a_group_below_the_containers_own(tmp_path: Path) -> None:
+    host = Host(
+        tmp_path, V1_PATHS.replace("/docker/abc", "/docker/abc/inner"), V1,
+        cpu__inner__cpu_cfs_quota_us="50000\n", cpu__inner__cpu_cfs_period_us="100000\n",
+        cpu__cpu_cfs_quota_us="150000\n", cpu__cpu_cfs_period_us="100000\n",
+    )  # fmt: skip
+    assert host.seen == (0.5, None)
+
+
 def test_version_1_without_a_limit(tmp_path: Path) -> None:
     host = Host(
         tmp_path, V1_PATHS, V1, cpu__cpu_cfs_quota_us="-1\n", cpu__cpu_cfs_period_us="100000\n",
