@@ -7,9 +7,11 @@ never calls itself something that it is not.
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import platform
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,14 @@ def installed() -> dict[str, Any]:
         "nccl": list(torch.cuda.nccl.version()) if cuda else None,  # type: ignore[no-untyped-call]
         "arch_list": [name for name in architectures if name.startswith("sm_")],
     }
+
+
+def triton() -> str | None:
+    """The version of Triton that came with torch; None for a CPU build."""
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def differences(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
@@ -77,6 +87,9 @@ def main() -> int:
         "require_cuda": row.require_cuda,
         "base": arguments.base or row.base,
         "python": platform.python_version(),
+        # For the self-test: what goes with torch, and where it must come from.
+        "triton": triton(),
+        "packages": sysconfig.get_path("purelib"),
     }
     arguments.out.write_text(json.dumps(manifest, indent=2) + "\n")
     print(json.dumps(manifest))

@@ -531,8 +531,8 @@ CAUSES: dict[str, Cause] = {
     "torch_missing": Cause(
         says="PyTorch cannot be imported: {error}",
         remedy=Remedy.REINSTALL_TORCH,
-        do="Install it again; in the image, remove your own copy first (pip uninstall torch)",
-        paste="python -m pip install --force-reinstall torch",
+        do="In the image a package of yours is in its way: uninstall it, or all of yours. Elsewhere install it again",
+        paste="torchtap-env reset    # elsewhere: pip install --force-reinstall torch",
     ),
     "cpu_only_build": Cause(
         says="this PyTorch ({torch}) is built without CUDA, so it can use no GPU",
@@ -543,8 +543,8 @@ CAUSES: dict[str, Cause] = {
     "torch_drift": Cause(
         says="PyTorch is not the one this image was built and tested with: {differences}",
         remedy=Remedy.REINSTALL_TORCH,
-        do="Remove your own copy and the image's shows again; or keep it, knowingly",
-        paste="python -m pip uninstall torch",
+        do="Remove your own copy and the image's shows again (all of yours: torchtap-env reset); or keep it, knowingly",
+        paste="pip uninstall {packages}",
     ),
     "cudnn_drift": Cause(
         says="cuDNN {loaded} is loaded, but {expected} belongs to this PyTorch: another copy comes first",
@@ -669,6 +669,12 @@ CAUSES: dict[str, Cause] = {
         do="If the machine is only slow, allow more time. Otherwise the driver waits for a GPU: read the kernel log, "
         "reboot the host",
         paste="torchtap selftest --timeout 300",
+    ),
+    "python_broken": Cause(
+        says="{python} cannot be started: {error}",
+        remedy=Remedy.REINSTALL_TORCH,
+        do="In the image: restart the container, which mends it, or remove your packages. Elsewhere mend this Python",
+        paste="torchtap-env reset",
     ),
     "child_silent": Cause(
         says="the test process ended (exit code {rc}) in the middle of {step}, without a word",

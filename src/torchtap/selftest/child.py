@@ -13,6 +13,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import faulthandler
+import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -44,14 +46,29 @@ def import_torch(_: Reporter) -> Values:
 
 
 def torch_build(_: Reporter) -> Values:
-    """The architectures this torch has code for.
+    """The architectures this torch has code for, and the NCCL and Triton that go with it, by version and file.
 
     Not torch.cuda.get_arch_list(): until torch 2.9 it asks the driver first, which may hang.
     """
     import torch
 
     flags = getattr(torch._C, "_cuda_getArchFlags", None)
-    return {"arch_list": (flags() or "").split() if flags is not None else []}
+    nccl = getattr(torch._C, "_nccl_version", None)
+    triton = importlib.util.find_spec("triton")
+    return {
+        "arch_list": (flags() or "").split() if flags is not None else [],
+        "nccl": ".".join(map(str, torch.cuda.nccl.version()[:3])) if nccl is not None else None,  # type: ignore[no-untyped-call]
+        "nccl_file": next(iter(_mapped("libnccl")), None),
+        "triton": _version_of("triton") if triton is not None else None,
+        "triton_file": triton.origin if triton is not None else None,
+    }
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def torch_cudnn(_: Reporter) -> Values:

@@ -71,10 +71,17 @@ HOST = Host(
     env={"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"},
     uid=1000,
 )
+PACKAGES = "/opt/torchtap/venv/lib/python3.12/site-packages"
 # What the steps say on a good host with one GPU: name -> values.
 GOOD_STEPS: Mapping[str, Mapping[str, object]] = {
-    "torch.import": {"version": "2.14.1+cu130", "cuda": "13.0", "file": "torch/__init__.py"},
-    "torch.build": {"arch_list": ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]},
+    "torch.import": {"version": "2.14.1+cu130", "cuda": "13.0", "file": f"{PACKAGES}/torch/__init__.py"},
+    "torch.build": {
+        "arch_list": ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"],
+        "nccl": "2.30.7",
+        "nccl_file": f"{PACKAGES}/nvidia/nccl/lib/libnccl.so.2",
+        "triton": "3.8.0",
+        "triton_file": f"{PACKAGES}/triton/__init__.py",
+    },
     "torch.cudnn": {"version": 92400, "files": []},
     "cpu.matmul": {"gpus": [{"index": -1, "checked": 262144, "wrong": 0}]},
     "nodes": {"nodes": {f"/dev/{name}": "ok" for name in _NODES}},

@@ -26,6 +26,10 @@ class Manifest:
     cudnn: int | None = None
     arch_list: tuple[str, ...] = ()
     driver_floor: Driver | None = None
+    # Later additions, so an image may lack them. `packages`: the folder that holds torch and all that comes with it.
+    nccl: str = ""
+    triton: str = ""
+    packages: str = ""
 
 
 def read_manifest(env: Mapping[str, str] | None = None, path: Path = PATH) -> Manifest | None:
@@ -67,6 +71,9 @@ def _parse(written: object, path: str) -> Manifest:
         cudnn=written["cudnn"],
         arch_list=tuple(str(arch) for arch in written["arch_list"]),
         driver_floor=None if floor is None else parse_version(floor),
+        nccl=".".join(map(str, written.get("nccl") or ())),
+        triton=str(written.get("triton") or ""),
+        packages=str(written.get("packages") or ""),
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from torchtap.selftest.facts import START, Child, Step, StepState
+from torchtap.selftest.interpreter import users_python
 from torchtap.selftest.limits import CHILD_TIMEOUT_S
 from torchtap.selftest.process import Answer, ask
 
@@ -29,7 +29,7 @@ def run_child(
     steps: Iterable[str],
     *,
     timeout_s: float = CHILD_TIMEOUT_S,
-    command: Sequence[str] = (sys.executable, "-c", BOOT),
+    command: Sequence[str] = (),
     on_step: Callable[[str], None] | None = None,
     run: Callable[..., Answer] = ask,
 ) -> Child:
@@ -43,6 +43,7 @@ def run_child(
         if on_step is not None and isinstance(name, str) and _parse(line).get("state") == "start":
             on_step(name)
 
+    command = command or (users_python(), "-c", BOOT)
     answer = run([*command, *steps], timeout_s=timeout_s, on_line=told)
     return read_lines(answer)
 

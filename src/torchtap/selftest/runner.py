@@ -189,6 +189,11 @@ def _not_done(check: Check, error: NotDoneError, facts: Facts) -> Judged:
         pid = answer.stuck_pid
         stuck = f"; pid {pid} is stuck in the kernel and could not be ended" if pid is not None else ""
         return failed("child_hung", f"no answer from {name} in {answer.seconds:.0f} s", **values, stuck=stuck)
+    if step.state is StepState.SILENT and answer.not_started:
+        python = answer.command[0]
+        return failed(
+            "python_broken", f"{python}: {answer.not_started}", python=python, error=answer.not_started
+        )
     if step.state is StepState.SILENT:
         return failed("child_silent", f"exit code {answer.rc} in {name}", **values)
     if step.state is StepState.ERROR:

@@ -7,6 +7,7 @@ import doctest
 import importlib.util
 import json
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -109,6 +110,8 @@ def test_the_installed_torch_passes_as_what_it_is(
         "require_cuda": here.require_cuda,
         "base": here.base,
         "python": ".".join(map(str, sys.version_info[:3])),
+        "triton": said["triton"],
+        "packages": sysconfig.get_path("purelib"),
     }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.child import AFTER
-from torchtap.selftest.examples import GOOD_STEPS, H200, HOST, T4, child_answer, good, smi_answers
+from torchtap.selftest.examples import GOOD_STEPS, H200, HOST, PACKAGES, T4, child_answer, good, smi_answers
 from torchtap.selftest.facts import Facts, SmiFacts
 from torchtap.selftest.host import Host, PciGpu
 from torchtap.selftest.manifest import Manifest
@@ -28,7 +28,11 @@ MANIFEST = Manifest(
     cudnn=92400,
     arch_list=("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
     driver_floor=(580, 65, 6),
+    nccl="2.30.7",
+    triton="3.8.0",
+    packages=PACKAGES,
 )
+YOURS = "/run/torchtap/env/lib/python3.12/site-packages"
 MISSING = "libcuda.so.1: cannot open shared object file: No such file or directory"
 
 
@@ -472,6 +476,35 @@ SCENARIOS = [
     Scenario(
         "another torch in the image",
         replace(child(torch__import={"version": "2.13.0+cu130"}), manifest=MANIFEST),
+        "torch.build",
+        "warn",
+        "torch_drift",
+    ),
+    Scenario(
+        "a copy of the same torch over the image's",
+        replace(
+            child(torch__import={"version": "2.14.1+cu130", "file": f"{YOURS}/torch/__init__.py"}),
+            manifest=MANIFEST,
+        ),
+        "torch.build",
+        "warn",
+        "torch_drift",
+    ),
+    Scenario(
+        "another Triton over the image's",
+        replace(
+            child(torch__build={"triton": "3.5.0", "triton_file": f"{YOURS}/triton/__init__.py"}),
+            manifest=MANIFEST,
+        ),
+        "torch.build",
+        "warn",
+        "torch_drift",
+    ),
+    Scenario(
+        "another NCCL by LD_LIBRARY_PATH",
+        replace(
+            child(torch__build={"nccl": "2.27.5", "nccl_file": "/usr/lib/libnccl.so.2"}), manifest=MANIFEST
+        ),
         "torch.build",
         "warn",
         "torch_drift",

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.selftest.scenarios import (
     MANIFEST,
     SCENARIOS,
+    YOURS,
     Scenario,
     bare,
     child,
@@ -46,8 +47,8 @@ ONLY_IN_SMI_JUDGE = {
     "inforom_corrupt",
     "smi_exit_code",
 }
-# The self-test's own accident: no machine brings it about; test_runner does.
-ACCIDENTS = {"check_broke"}
+# The self-test's own accident: no machine brings it about; test_runner and test_interpreter do.
+ACCIDENTS = {"check_broke", "python_broken"}
 
 
 def results(facts: Facts) -> dict[str, Result]:
@@ -288,3 +289,35 @@ def test_a_mig_container_may_not_read_some_fields():
     assert "not permitted" in str(said["gpu.ecc"].cause)
     hidden = results(rows(denied("gpu.state", "gpu.ecc", "gpu.clocks", "gpu.pcie")))
     assert (hidden["gpu.state"].status, hidden["gpu.state"].cause_id) == (Status.UNKNOWN, "no_permission")
+
+
+def test_c10_a_torch_over_the_images_is_named_with_its_file():
+    """images.md 10: which file was really loaded, what differs, and the line that brings the image's back."""
+    facts = child(
+        torch__import={"version": "2.9.0+cu128", "cuda": "12.8", "file": f"{YOURS}/torch/__init__.py"},
+        torch__build={
+            "triton": "3.5.0",
+            "triton_file": f"{YOURS}/triton/__init__.py",
+        },
+        torch__cudnn={"version": 91002, "files": [f"{YOURS}/nvidia/cudnn/lib/libcudnn.so.9"]},
+    )
+    drifted, *others = findings(replace(facts, manifest=MANIFEST))
+    assert drifted.cause == (
+        "PyTorch is not the one this image was built and tested with: "
+        f"torch 2.9.0 instead of 2.14.1, from {YOURS}/torch/__init__.py; CUDA 12.8 instead of 13.0; "
+        f"triton 3.5.0 instead of 3.8.0, from {YOURS}/triton/__init__.py"
+    )
+    assert (drifted.remedy or "").endswith("\npip uninstall torch triton")
+    assert not others
+
+
+def test_the_images_own_files_are_no_drift():
+    """Files below the image's packages, with its versions: a pass."""
+    assert not findings(replace(good(), manifest=MANIFEST))
+
+
+def test_c13_another_nccl_on_the_loader_path_is_named_with_its_file():
+    """images.md 13: what LD_LIBRARY_PATH brings in has a version and a file too."""
+    facts = child(torch__build={"nccl": "2.27.5", "nccl_file": "/usr/lib/libnccl.so.2"})
+    (found,) = findings(replace(facts, manifest=MANIFEST))
+    assert "NCCL 2.27.5 instead of 2.30.7, from /usr/lib/libnccl.so.2" in (found.cause or "")

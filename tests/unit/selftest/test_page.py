@@ -28,7 +28,8 @@ def test_every_check_and_every_cause_has_its_row():
     assert checks.count("\n") == len(CHECKS) + 2
     assert causes.count("\n") == len(CAUSES) + 2
     assert not re.search(
-        r"\{\w+\}(?! make up|`)", causes.replace("{index}", "").replace("{fits}", "").replace("{check}", "")
+        r"\{\w+\}(?! make up|`)",
+        causes.replace("{index}", "").replace("{fits}", "").replace("{check}", "").replace("{packages}", ""),
     )
 
 

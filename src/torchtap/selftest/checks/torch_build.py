@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from torchtap.selftest.check import Check, Judged, Scope, failed, passed, skipped, unknown, warned
-from torchtap.selftest.facts import Facts
+from torchtap.selftest.facts import Facts, Step
 from torchtap.selftest.manifest import Manifest, variant_like
 from torchtap.selftest.status import Device
 from torchtap.selftest.words import cudnn_version
@@ -13,8 +15,10 @@ def judge_build(facts: Facts) -> Judged:
     """torch's version, CUDA and architectures against the manifest, where there is one."""
     torch = facts.need_child.done("torch.import")
     version, cuda = torch.text("version"), torch.maybe_text("cuda")
-    arch_list = facts.need_child.done("torch.build").texts("arch_list")
-    values = {"torch": version, "cuda": cuda, "arch_list": list(arch_list)}
+    build = facts.need_child.done("torch.build")
+    arch_list = build.texts("arch_list")
+    values: dict[str, object] = {"torch": version, "cuda": cuda, "arch_list": list(arch_list)}
+    values |= {name: build.maybe_text(name) for name in ("nccl", "nccl_file", "triton", "triton_file")}
     seen = f"torch {version}, " + (f"CUDA {cuda}, {_span(arch_list)}" if cuda else "no CUDA")
     if cuda is None and facts.device is Device.GPU:
         has_gpu = bool(facts.host.nodes or facts.host.pci or (facts.smi is not None and facts.smi.rows))
@@ -25,9 +29,10 @@ def judge_build(facts: Facts) -> Judged:
         return passed(seen, **values)
     if manifest.error:
         return unknown("manifest_unreadable", seen, **values, error=manifest.error, path=manifest.path)
-    differences = _differences(manifest, version, cuda, arch_list)
+    names, differences = drift(manifest, torch, build)
     if differences:
-        return warned("torch_drift", seen, **values, differences="; ".join(differences))
+        found = "; ".join(differences)
+        return warned("torch_drift", seen, **values, differences=found, packages=" ".join(names))
     return passed(f"{seen}; as built", **values)
 
 
@@ -35,13 +40,31 @@ def _span(arch_list: tuple[str, ...]) -> str:
     return f"{arch_list[0]} to {arch_list[-1]}" if arch_list else "no architectures"
 
 
-def _differences(manifest: Manifest, version: str, cuda: str | None, arch_list: tuple[str, ...]) -> list[str]:
-    pairs = (
-        ("torch", version.partition("+")[0], manifest.torch.partition("+")[0]),
-        ("CUDA", cuda or "none", manifest.cuda or "none"),
-        ("architectures", " ".join(sorted(arch_list)), " ".join(sorted(manifest.arch_list))),
+def drift(manifest: Manifest, torch: Step, build: Step) -> tuple[list[str], list[str]]:
+    """(the distributions to remove, what differs from the image, each with the file that was really loaded)."""
+    nccl = f"nvidia-nccl-cu{manifest.cuda.partition('.')[0]}" if manifest.cuda else "nvidia-nccl"
+    arch_list = " ".join(sorted(build.texts("arch_list")))
+    rows = (
+        ("torch", "torch", torch.text("version").partition("+")[0], manifest.torch, torch.maybe_text("file")),
+        ("torch", "CUDA", torch.maybe_text("cuda") or "none", manifest.cuda or "none", None),
+        ("torch", "architectures", arch_list, " ".join(sorted(manifest.arch_list)), None),
+        ("triton", "triton", build.maybe_text("triton"), manifest.triton, build.maybe_text("triton_file")),
+        (nccl, "NCCL", build.maybe_text("nccl"), manifest.nccl, build.maybe_text("nccl_file")),
     )
-    return [f"{name} {now} instead of {built}" for name, now, built in pairs if now != built]
+    names: dict[str, None] = {}
+    said = []
+    for distribution, name, now, built, file in rows:
+        differs = bool(built) and now != built.partition("+")[0]
+        elsewhere = bool(file and manifest.packages) and not _is_below(file or "", manifest.packages)
+        if differs or elsewhere:
+            names[distribution] = None
+            what = f"{name} {now} instead of {built}" if differs else f"{name} {now} of yours"
+            said.append(f"{what}, from {file}" if elsewhere else what)
+    return list(names), said
+
+
+def _is_below(file: str, folder: str) -> bool:
+    return os.path.realpath(file).startswith(os.path.realpath(folder) + os.sep)
 
 
 def judge_cudnn(facts: Facts) -> Judged:
@@ -67,8 +90,10 @@ def judge_cudnn(facts: Facts) -> Judged:
 
 
 def _expected_cudnn(facts: Facts, version: str, cuda: str | None) -> int | None:
-    if facts.manifest is not None and not facts.manifest.error:
-        return facts.manifest.cudnn
+    manifest = facts.manifest
+    # For another torch than the image's, that one's own is the right one: torch.build has said what is the matter.
+    if manifest is not None and not manifest.error and manifest.torch == version.partition("+")[0]:
+        return manifest.cudnn
     like = variant_like(version, cuda)
     return like.cudnn if like is not None else None
 

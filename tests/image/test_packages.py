@@ -1,0 +1,374 @@
+"""Packages of one's own: over the image's, the same python everywhere, the image's own never changed.
+
+Numbers c9 to c15 are those of the public faults in docs/complaints.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.engine import Engine
+
+from .conftest import Container, Run, containers, wait_until
+from .wheels import lab_extension, plain, wheel
+
+WHEELS = "/tmp/wheels"
+OFFLINE = ("--no-index", f"--find-links={WHEELS}", "--quiet")
+OVERLAY = "/run/torchtap/env"
+# Name, kind, mode, size and, of what is not a library of hundreds of megabytes, content.
+FINGERPRINT = (
+    "cd /opt/torchtap && { find venv overlay -printf '%y %m %s %p\\n' | sort; "
+    "find venv overlay -type f -size -4M -print0 | sort -z | xargs -0 sha256sum; } | sha256sum"
+)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheels")
+    plain(folder, "one", "1.0")
+    plain(folder, "two", "1.0")
+    lab_extension(folder)
+    wheel(folder, "needs_torch", "1.0", {"needs_torch.py": "import torch\n"}, requires=("torch>=2",))
+    wheel(folder, "needs_old_torch", "1.0", {"needs_old_torch.py": ""}, requires=("torch<2",))
+    for name, version in (("numpy", "9.0"), ("torch", "1.13"), ("triton", "1.0")):
+        wheel(folder, name, version, {f"{name}/__init__.py": f"__version__ = {version!r}\n"})
+    return folder
+
+
+def give(container: Container, wheels: Path) -> Container:
+    """The wheels, readable by everybody."""
+    container.engine.docker("cp", str(wheels), f"{container.id}:{WHEELS}")
+    container.exec("chmod", "-R", "a+rX", WHEELS, root=True)
+    return container
+
+
+@pytest.fixture(scope="module")
+def lived_in(engine: Engine, image: str, ssh_key: Path, wheels: Path) -> Iterator[Container]:
+    """A container in which tests install, each what no other looks at; the image's own is the same before and after."""
+    with containers(engine, image, ssh_key) as start:
+        container = give(start(key=True, env={"TORCHTAP_SELFTEST": "off"}).wait_healthy(), wheels)
+        before = container.exec("sh", "-c", FINGERPRINT, root=True).stdout
+        yield container
+        assert container.exec("sh", "-c", FINGERPRINT, root=True).stdout == before, "the base has changed"
+
+
+def where(container: Container, module: str) -> str:
+    return container.python(f"import {module}; print({module}.__file__)")
+
+
+@pytest.mark.every_variant
+def test_pip_over_ssh_is_seen_everywhere_and_the_running_kernel_too(lived_in: Container) -> None:
+    """One interpreter: kernels, SSH, `docker exec` as dev or not; its programs are on every PATH."""
+    status, kernel = lived_in.api("/api/kernels", lived_in.token, "POST", {"name": "python3"})
+    assert status == 201
+    lived_in.ssh(f"pip install {' '.join(OFFLINE)} one")
+    said = "import one, sys; print(one.version, sys.prefix, one.__file__.startswith(sys.prefix))"
+    expected = f"1.0 {OVERLAY} True"
+    assert lived_in.kernel(said).strip() == expected
+    assert lived_in.python(said) == expected
+    assert lived_in.exec("python", "-c", said, root=True).stdout.strip() == expected
+    assert lived_in.ssh("python -", input=said).stdout.strip() == expected
+    for program in ("one", "bash -lc one"):
+        assert lived_in.ssh(program).stdout == "one 1.0\n"
+    assert lived_in.exec("one").stdout == "one 1.0\n"
+
+
+@pytest.mark.every_variant
+@pytest.mark.parametrize("tool", [("pip",), ("uv", "pip")], ids=" ".join)
+def test_a_package_of_the_image_is_replaced_and_comes_back(
+    lived_in: Container, tool: tuple[str, ...]
+) -> None:
+    lived_in.exec(*tool, "install", *OFFLINE, "numpy==9.0")
+    assert where(lived_in, "numpy").startswith(OVERLAY)
+    yes = ("-y",) if tool == ("pip",) else ()
+    lived_in.exec(*tool, "uninstall", *yes, "numpy")
+    assert where(lived_in, "numpy").startswith("/opt/torchtap/venv/")
+    assert "are compatible" in lived_in.exec("uv", "pip", "check").stderr
+    assert lived_in.exec("pip", "check").stdout == "No broken requirements found.\n"
+
+
+@pytest.mark.every_variant
+@pytest.mark.parametrize("tool", [("pip",), ("uv", "pip")], ids=" ".join)
+def test_c10_torch_stays_and_what_needs_it_takes_the_images(
+    lived_in: Container, tool: tuple[str, ...]
+) -> None:
+    """images.md 10: a dependency on torch must not swap it. The only other torch on offer is 1.13."""
+    before = where(lived_in, "torch")
+    lived_in.exec(*tool, "install", *OFFLINE, "needs_torch")
+    assert where(lived_in, "torch") == before
+    assert before.startswith("/opt/torchtap/venv/")
+    yes = ("-y",) if tool == ("pip",) else ()
+    lived_in.exec(*tool, "uninstall", *yes, "needs_torch")
+
+
+@pytest.mark.every_variant
+@pytest.mark.parametrize("tool", ["pip", "uv pip", "python -m pip"])
+@pytest.mark.parametrize("package", ["torch==1.13", "triton==1.0", "needs_old_torch"])
+def test_c11_who_is_stopped_by_the_pin_is_told_so(lived_in: Container, tool: str, package: str) -> None:
+    """images.md 11: the tool's own error first, then the pin and the one command that lifts it."""
+    words = [*tool.split(), "install", *(option for option in OFFLINE if option != "--quiet"), package]
+    refused = lived_in.exec(*words, check=False)
+    assert refused.returncode == 1
+    assert where(lived_in, "torch").startswith("/opt/torchtap/venv/")
+    error, _, note = refused.stderr.partition("note: ")
+    assert "ResolutionImpossible" in error or "unsatisfiable" in error
+    if tool != "python -m pip":  # the documentation says it for that one
+        name = "triton" if "triton" in package else "torch"
+        assert re.match(rf"{name} [\d.]+ is pinned: ", note)
+        assert note.endswith("To lift the pin, knowingly:  torchtap-env unpin\n")
+
+
+def test_a_failure_that_has_nothing_to_do_with_the_pin_gets_no_note(lived_in: Container) -> None:
+    for tool in (("pip",), ("uv", "pip")):
+        refused = lived_in.exec(*tool, "install", *OFFLINE, "no-such-package", check=False)
+        assert refused.returncode == 1
+        assert "pinned" not in refused.stderr
+
+
+def test_uv_leaves_environments_of_ones_own_alone(lived_in: Container) -> None:
+    """c12, c15: a project's own .venv takes any torch; neither wrapper nor pin has a say in it."""
+    made = "rm -rf /tmp/mine && mkdir -p /tmp/mine/deep && cd /tmp/mine && uv venv -q && cd deep && "
+    lived_in.exec("sh", "-c", f"{made} uv pip install {' '.join(OFFLINE)} torch==1.13 two")
+    listed = lived_in.exec("sh", "-c", "ls /tmp/mine/.venv/lib/python3*/site-packages").stdout.split()
+    assert {"torch", "two.py"} <= set(listed)
+    assert where(lived_in, "torch").startswith("/opt/torchtap/venv/")
+    assert "two" not in lived_in.exec("torchtap-env", "list").stdout
+
+
+def test_root_installs_as_the_user(lived_in: Container) -> None:
+    """`docker exec CONTAINER pip install` is root by default; root's files in the home would be in the way later."""
+    lived_in.exec("pip", "install", *OFFLINE, "two", root=True)
+    owners = lived_in.exec("sh", "-c", f"find {OVERLAY}/ -not -user dev", root=True).stdout
+    assert owners == ""
+
+
+def test_root_looks_for_nothing_in_the_users_folder(lived_in: Container) -> None:
+    """Supervision is root's and finds programs by name: not where the user can put one."""
+    for pid in lived_in.exec("pgrep", "-u", "root", "s6-", root=True).stdout.split():
+        environment = lived_in.exec("cat", f"/proc/{pid}/environ", root=True).stdout
+        assert "/env/bin" not in environment.partition("PATH=")[2].partition("\0")[0]
+
+
+def test_c13_one_cudnn_is_loaded_and_it_is_the_images(lived_in: Container) -> None:
+    """images.md 13: whatever the loader path says, the mapped files are those of torch's own wheel."""
+    code = (
+        "import torch\n"
+        "print(*{l.split()[-1] for l in open('/proc/self/maps') if 'libcudnn' in l or 'libnccl' in l}, sep='\\n')"
+    )
+    files = lived_in.python(code).split()
+    assert files
+    assert all(file.startswith("/opt/torchtap/venv/") for file in files)
+
+
+def test_extensions_installed_there_load_in_jupyterlab(run: Run, wheels: Path) -> None:
+    """Both halves: the browser's is offered, the server's answers. Kernels and extensions of the image are still there.
+
+    And (c15) installing needs neither sudo nor a flag.
+    """
+    container = give(run("jupyter", env={"TORCHTAP_SELFTEST": "off"}).wait_healthy(), wheels)
+    container.exec("pip", "install", *OFFLINE, "labdemo")
+    container.engine.docker("restart", container.id)
+    container.wait_healthy()
+    assert container.api("/labdemo", container.token) == (200, {"labdemo": "answers"})
+    _, extensions = container.api("/lab/api/extensions", container.token)
+    names = {each["name"] for each in extensions}
+    assert {"labdemo", "@jupyter-widgets/jupyterlab-manager"} <= names
+    _, kernels = container.api("/api/kernelspecs", container.token)
+    assert "python3" in kernels["kernelspecs"]
+
+
+def test_a_package_that_breaks_jupyterlab_is_left_out_aloud(run: Run, wheels: Path, tmp_path: Path) -> None:
+    """A broken overlay: it dies twice, then the base alone serves; the data stay; the self-test names the cause."""
+    broken = wheel(
+        tmp_path, "traitlets", "99.0", {"traitlets/__init__.py": "raise ImportError('broken on purpose')\n"}
+    )
+    container = give(
+        run(
+            "jupyter",
+            env={"TORCHTAP_SELFTEST": "off"},
+            allow=(
+                r"ERROR   jupyter: ended 2 times at its start with your packages",
+                r"^Traceback",
+                "WARNING jupyter: ended",
+            ),
+        ).wait_healthy(),
+        wheels,
+    )
+    container.engine.docker("cp", str(broken), f"{container.id}:{WHEELS}/")
+    container.exec("pip", "install", *OFFLINE, "--no-deps", "traitlets==99.0", "one")
+    container.engine.docker("restart", container.id)
+    container.wait_log("image's own alone", 60)
+    container.wait_healthy()
+    assert "broken on purpose" in container.logs
+    assert "/opt/torchtap/venv" in container.kernel("import sys; print(sys.prefix)")
+    assert "one==1.0" in container.exec("torchtap-env", "list").stdout
+    container.exec("pip", "uninstall", "-y", "traitlets")
+    container.engine.docker("restart", container.id)
+    container.wait_healthy()
+    assert OVERLAY in container.kernel("import sys; print(sys.prefix)")
+
+
+def selftest(container: Container) -> dict[str, object]:
+    done = container.exec(
+        "torchtap", "selftest", "--device", "cpu", "--only", "torch.build", "--json", check=False
+    )
+    return {each["id"]: each for each in json.loads(done.stdout)["results"]}["torch.build"]  # type: ignore[no-any-return]
+
+
+def test_drift_is_named_with_the_file_and_reset_brings_the_image_back(run: Run, wheels: Path) -> None:
+    """c10: a torch over the image's, once the pin is lifted; then one that cannot be imported; then reset."""
+    container = ready(give(run("sleep", "infinity"), wheels))
+    assert selftest(container)["status"] == "pass"
+    container.exec("torchtap-env", "unpin")
+    container.exec("pip", "install", *OFFLINE, "triton==1.0")
+    drifted = selftest(container)
+    assert (drifted["status"], drifted["cause_id"]) == ("warn", "torch_drift")
+    assert re.search(
+        rf"triton 1\.0 instead of [\d.]+, from {OVERLAY}/lib/python3\.\d+/site-packages/triton/",
+        str(drifted["cause"]),
+    )
+    container.exec("pip", "install", *OFFLINE, "torch==1.13")
+    assert selftest(container)["status"] == "fail"
+    assert "hides the image's" in container.exec("torchtap-env").stdout
+    container.exec("torchtap-env", "reset", "--yes")
+    assert selftest(container)["status"] == "pass"
+
+
+def test_a_broken_overlay_is_a_finding_and_reset_works_in_it(run: Run, wheels: Path) -> None:
+    """Modules of Python's own and of the self-test, broken by the user: one failed check with a cause, no traceback."""
+    container = ready(give(run("sleep", "infinity"), wheels))
+    container.exec("sh", "-c", f"cd {OVERLAY}/lib/python3*/site-packages && for name in rich typer typing_extensions; "
+                   "do echo 'raise ImportError(\"broken on purpose\")' > $name.py; done")  # fmt: skip
+    found = selftest(container)
+    assert (found["status"], found["cause_id"]) == ("fail", "torch_missing")
+    assert "broken on purpose" in str(found["cause"])
+    assert str(found["remedy"]).splitlines()[-1].startswith("torchtap-env reset")
+    container.exec("sh", "-c", f"rm {OVERLAY}/bin/python && ln -s /nowhere {OVERLAY}/bin/python")
+    assert selftest(container)["cause_id"] == "python_broken"
+    container.exec("torchtap-env", "reset", "--yes")
+    assert selftest(container)["status"] == "pass"
+
+
+def test_c9_a_torch_in_the_users_own_site_is_not_seen(run: Run, image: str) -> None:
+    """images.md 9: ~/.local of a persistent home, filled by another image with `pip install --user`."""
+    python = "import sys; print('%d.%d' % sys.version_info[:2])"
+    container = run("sleep", "infinity")
+    version = container.exec("/usr/bin/python3", "-c", python).stdout.strip()
+    folder = f"/home/dev/.local/lib/python{version}/site-packages/torch"
+    container.exec("sh", "-c", f"mkdir -p {folder} && echo 'raise ImportError(1)' > {folder}/__init__.py")
+    assert where(container, "torch").startswith("/opt/torchtap/venv/")
+    refused = container.exec("pip", "install", "--user", "one", check=False)
+    assert "User site-packages are not visible in this virtualenv" in refused.stderr
+
+
+@pytest.fixture
+def volume(engine: Engine) -> Iterator[str]:
+    """A home for several containers; gone after them (asked for before `run`)."""
+    name = engine.docker("volume", "create").stdout.strip()
+    yield name
+    engine.docker("volume", "rm", "-f", name, check=False)
+
+
+def ready(container: Container) -> Container:
+    """Start has laid the overlay."""
+    has_python = ("test", "-e", f"{OVERLAY}/bin/python")
+    wait_until(lambda: container.exec(*has_python, check=False).returncode == 0, 30, lambda: container.logs)
+    return container
+
+
+def test_safe_start_uses_the_image_alone_and_keeps_what_is_installed(
+    volume: str, run: Run, wheels: Path
+) -> None:
+    home = ("-v", f"{volume}:/home/dev")
+    first = ready(give(run("sleep", "infinity", options=home), wheels))
+    first.exec("pip", "install", *OFFLINE, "one")
+    safe = run("jupyter", env={"TORCHTAP_SAFE": "1", "TORCHTAP_SELFTEST": "off"}, options=home).wait_healthy()
+    assert "INFO    packages: TORCHTAP_SAFE=1: started without yours (1 in /home/dev/" in safe.logs
+    assert "/opt/torchtap/venv" in safe.kernel("import sys; print(sys.prefix)")
+    assert safe.exec("python", "-c", "import one", check=False).returncode == 1
+    assert "python does not see now" in safe.exec("pip", "uninstall", "-y", "one").stderr
+    assert "one" not in first.exec("torchtap-env", "list").stdout
+    # As the container's command: found, although it is in no image.
+    first.exec("pip", "install", *OFFLINE, "one")
+    assert run("one", options=home).wait_end() == 0
+
+
+def test_an_older_images_packages_are_kept_named_once_and_restored(
+    volume: str, engine: Engine, run: Run, wheels: Path
+) -> None:
+    """Another torch, CUDA or Python begins a new overlay; nothing of the old one is lost."""
+    home = ("-v", f"{volume}:/home/dev")
+    first = ready(give(run("sleep", "infinity", options=home), wheels))
+    first.exec("pip", "install", *OFFLINE, "one", "two")
+    old = "cu128-torch2.9.1-py3.10-0a0a0a0a"
+    rename = f"cd ~/.local/share/torchtap/env && mv cu* {old} && mv {old}/lib/python3* {old}/lib/python3.10"
+    first.exec("sh", "-c", f"HOME=/home/dev; {rename}")
+    second = ready(give(run("sleep", "infinity", options=home), wheels))
+    second.wait_log(
+        rf"2 that you had are kept in /home/dev/\S+/{old}\n +To install them here too: torchtap-env restore {old}"
+    )
+    options = ("-e", "PIP_NO_INDEX=1", "-e", f"PIP_FIND_LINKS={WHEELS}")
+    engine.docker("exec", "-u", "dev", *options, second.id, "torchtap-env", "restore", old)
+    assert second.exec("torchtap-env", "list").stdout == "one==1.0\ntwo==1.0\n"
+    engine.docker("restart", "-t", "1", second.id)
+    ready(second)
+    assert second.logs.count("are kept in") == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--user", "4321:4321"),
+        ("--read-only", "--tmpfs", "/tmp", "--tmpfs", "/home/dev:uid=1000,gid=1000,exec"),
+    ],
+    ids=["--user", "read-only without /run"],
+)
+def test_pip_works_without_root_and_with_a_read_only_root(
+    run: Run, wheels: Path, options: tuple[str, ...]
+) -> None:
+    """The run directory may be the one in /tmp: PATH in sessions says where it is."""
+    allow = (r"WARNING home:", r"WARNING state:") if "--user" in options else (r"WARNING state:",)
+    container = run(
+        "sh", "-c", "sleep infinity", options=(*options, "-v", f"{wheels}:{WHEELS}:ro"), allow=allow
+    )
+    wait_until(
+        lambda: (
+            container.exec(
+                "cat", "/run/torchtap/started.json", "/tmp/torchtap/started.json", check=False
+            ).stdout
+        ),
+        30,
+        str,
+    )
+    container.exec("pip", "install", *OFFLINE, "one")
+    assert (
+        "site-packages/one.py" in container.exec("env-python", "-c", "import one; print(one.__file__)").stdout
+    )
+
+
+def test_os_packages_and_files_come_with_a_derived_image(
+    engine: Engine, image: str, tmp_path: Path, run: Run
+) -> None:
+    """docs/packages.md: there is no sudo, so what needs root is built in."""
+    text = (Path(__file__).parents[2] / "docs/packages.md").read_text()
+    found = re.search(r"```dockerfile\n(FROM .*?)```", text, re.DOTALL)
+    assert found
+    recipe = found[1].replace("torchtap:cu130", image)
+    # Machines without a way to the distribution's archive: the same recipe without its apt line.
+    (tmp_path / "Dockerfile").write_text(
+        re.sub(r"(?m)^RUN apt-get .*?(?<!\\)\n", "", recipe, flags=re.DOTALL)
+    )
+    (tmp_path / "requirements.txt").write_text("")
+    name = f"{image.partition(':')[0]}-derived"
+    engine.docker("build", "-q", "-t", name, str(tmp_path), timeout=600)
+    try:
+        derived = run("python", "-c", "import torch; print(torch.__version__)", of=name)
+        assert derived.wait_end() == 0
+    finally:
+        engine.docker("rm", "-f", "-v", derived.id, check=False)
+        engine.docker("image", "rm", name, check=False)
