@@ -53,10 +53,8 @@ def main() -> int:
 def _command(python: Path, folder: Path) -> list[str]:
     """Not -m: that would put the working directory first on the path, and a user's own random.py would break it."""
     words = [str(python), str(paths.OVERLAY / "bin/jupyter-lab")]
-    has_own = (
-        folder / "share/jupyter/lab/static/index.html"
-    ).exists()  # a JupyterLab that the user installed
-    if not has_own:
+    own = folder / "share/jupyter/lab/static/index.html"  # of a JupyterLab that the user has installed
+    if not own.exists():
         words.append(f"--app-dir={paths.VENV}/share/jupyter/lab")
     return words
 
@@ -83,6 +81,7 @@ def _has_failed(record: Path, since: float, ended: str) -> bool:
     failed = len(starts) >= TRIES
     starts.append((GIVEN_UP if failed else os.getpid(), now))
     with contextlib.suppress(OSError):
+        record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # one of the user's may not be there yet
         paths.write(record, "".join(f"{pid} {at}\n" for pid, at in starts))
     return failed
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.engine.engine import Engine
 
-from .conftest import Container, Run, containers, wait_until
+from .conftest import KERNEL_CLIENT, Container, Run, containers, wait_until
 from .wheels import lab_extension, plain, wheel
 
 WHEELS = "/tmp/wheels"
@@ -64,12 +64,14 @@ def where(container: Container, module: str) -> str:
 @pytest.mark.every_variant
 def test_pip_over_ssh_is_seen_everywhere_and_the_running_kernel_too(lived_in: Container) -> None:
     """One interpreter: kernels, SSH, `docker exec` as dev or not; its programs are on every PATH."""
-    status, kernel = lived_in.api("/api/kernels", lived_in.token, "POST", {"name": "python3"})
+    status, running = lived_in.api("/api/kernels", lived_in.token, "POST", {"name": "python3"})
     assert status == 201
     lived_in.ssh(f"pip install {' '.join(OFFLINE)} one")
     said = "import one, sys; print(one.version, sys.prefix, one.__file__.startswith(sys.prefix))"
     expected = f"1.0 {OVERLAY} True"
-    assert lived_in.kernel(said).strip() == expected
+    code = KERNEL_CLIENT.format(id=running["id"], code=said, wait=True)
+    assert lived_in.python(code) == expected
+    assert lived_in.kernel(said) == expected
     assert lived_in.python(said) == expected
     assert lived_in.exec("python", "-c", said, root=True).stdout.strip() == expected
     assert lived_in.ssh("python -", input=said).stdout.strip() == expected
