@@ -56,7 +56,7 @@ def key(manifest: Mapping[str, Any], python: str) -> str:
     """The overlay's folder: packages with compiled code fit torch, CUDA and Python's minor version.
 
     >>> key({"variant": "cu130", "torch": "2.14.1"}, "3.12")
-    'cu130-torch2.14.1-py3.12-53ac0fb6'
+    'cu130-torch2.14.1-py3.12-138052b0'
     """
     parts = json.dumps([[manifest.get(name) for name in FITS], python])
     digest = hashlib.sha256(parts.encode()).hexdigest()[:8]

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -148,7 +149,10 @@ def _reset(place: Place, arguments: argparse.Namespace) -> int:
     aside = place.folder.with_name(f".{place.folder.name}.{time.time_ns()}")
     place.folder.rename(aside)  # first, so that nobody sees half of it
     overlay.make(place.base, place.folder)
-    shutil.rmtree(aside)
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside)
+    else:
+        aside.unlink()
     print(
         f"removed {len(packages)} packages{written}\nWhat runs keeps what it has loaded: restart kernels and programs"
     )
@@ -160,14 +164,16 @@ def _restore(place: Place, arguments: argparse.Namespace) -> int:
     known = [path.name for path, _ in overlay.others(place.home, place.base.key)]
     known += sorted(path.name for path in root.glob(f"*.{KEPT}"))
     if arguments.key not in known:
-        there = f"There are: {', '.join(known)}" if known else "There is nothing to restore"
-        return _problem(f"restore needs a name, and {arguments.key!r} is none. {there}", code=2)
+        there = f"There is: {', '.join(known)}" if known else "There is nothing to restore"
+        what = f"{arguments.key!r} is nothing that can be restored" if arguments.key else "restore what?"
+        return _problem(f"{what} {there}" if what.endswith("?") else f"{what}. {there}", code=2)
     source = root / arguments.key
     lines = _written(source) if source.is_file() else _requirements(overlay.installed(source))
     lines = [line.partition("==")[0] if arguments.latest else line for line in lines]
-    left = [line for line in lines if overlay.normal(line.partition("==")[0]) in place.base.pinned]
+    pins = place.base.pinned if overlay.is_pinned(place.folder) else {}
+    left = [line for line in lines if overlay.normal(re.split("[=@ ]", line)[0]) in pins]
     lines = [line for line in lines if line not in left]
-    if left and overlay.is_pinned(place.folder):
+    if left:
         print(f"left out, because the image's is pinned: {', '.join(left)}")
     if not lines:
         print("nothing to install")

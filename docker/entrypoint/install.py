@@ -133,7 +133,7 @@ def refused_by_uv(text: str, pinned: Mapping[str, str]) -> list[str]:
     return [
         name
         for name, version in pinned.items()
-        if re.search(rf"\b{re.escape(name)}(\{{[^}}]*\}})?=={re.escape(version)}(?![\w.])", text)
+        if re.search(rf"(?<![\w.-]){re.escape(name)}(\{{[^}}]*\}})?=={re.escape(version)}(?!\.?\w|\+)", text)
     ]
 
 

@@ -1,0 +1,281 @@
+"""The commands pip and uv of the image, around real ones that only say how they were called."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from entrypoint.install import refused_by_pip, refused_by_uv, uv_pip
+
+ROOT = Path(__file__).parents[3]
+RUN = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {docker!r})
+from entrypoint import install, overlay, paths, user_env
+root = Path({root!r})
+paths.RUN_CANDIDATES = (root / "run",)
+paths.VENV, paths.OVERLAY, paths.HOME = root / "venv", root / "overlay", root / "home"
+overlay.SYSTEM_PYTHON = str(root / "python")
+user_env.become_user = lambda: None
+sys.exit(install.main(sys.argv[1], sys.argv[2:]))
+"""
+PIN = "note: torch 2.14.1 is pinned: torch, CUDA and cuDNN of this image were tested together.\n"
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Path:
+    for name in ("run", "home", "overlay", "venv/bin", "venv/lib", "work"):
+        (tmp_path / name).mkdir(parents=True)
+    base = {
+        "key": "cu130-torch2.14.1-py3.12-1234",
+        "python": "3.12",
+        "packages": str(tmp_path / "venv/lib"),
+        "pinned": {"torch": "2.14.1", "triton": "3.8.0"},
+        "stubs": {},
+    }
+    (tmp_path / "overlay/base.json").write_text(json.dumps(base))
+    folder = tmp_path / "home/.local/share/torchtap/env" / str(base["key"])
+    (tmp_path / "run/env").symlink_to(folder)
+    (tmp_path / "run/started.json").write_text(
+        json.dumps({"home": str(tmp_path / "home"), "overlay": str(folder)})
+    )
+    script(tmp_path, "python", 'echo "pip: $@"')
+    script(tmp_path, "venv/bin/uv", 'echo "uv: $@"')
+    return tmp_path
+
+
+def script(container: Path, name: str, text: str) -> None:
+    (container / name).write_text(f"#!/bin/sh\n{text}\n")
+    (container / name).chmod(0o755)
+
+
+def command(container: Path, *words: str) -> list[str]:
+    return [sys.executable, "-c", RUN.format(docker=str(ROOT / "docker"), root=str(container)), *words]
+
+
+def run(container: Path, *words: str, **environment: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        command(container, *words),
+        env={"PATH": "/usr/bin:/bin", **environment},
+        cwd=container / "work",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout.replace(str(container), ""), done.stderr.replace(str(container), "")
+
+
+def test_pip_is_that_of_the_users_python(container: Path) -> None:
+    assert run(container, "pip", "list", "-v") == (0, "pip: -m pip list -v\n", "")
+
+
+def test_pip_makes_or_mends_the_overlay_first(container: Path) -> None:
+    run(container, "pip", "list")
+    assert "constraint" in (container / "run/env/pip.conf").read_text()
+
+
+@pytest.mark.parametrize("code", [0, 1, 7])
+def test_exit_codes_are_the_tools_own(container: Path, code: int) -> None:
+    script(container, "python", f"exit {code}")
+    script(container, "venv/bin/uv", f"exit {code}")
+    assert run(container, "pip", "install", "x")[0] == code
+    assert run(container, "pip", "list")[0] == code
+    assert run(container, "uv", "pip", "install", "x")[0] == code
+    assert run(container, "uv", "sync")[0] == code
+
+
+def test_a_tool_that_was_killed_ends_as_a_shell_would_say(container: Path) -> None:
+    script(container, "python", "kill -9 $$")
+    assert run(container, "pip", "install", "x")[0] == 137
+
+
+def test_sigterm_reaches_the_tool(container: Path) -> None:
+    script(
+        container, "python", f"trap 'echo told; exit 3' TERM; : >{container}/up; while :; do sleep 0.05; done"
+    )
+    process = subprocess.Popen(
+        command(container, "pip", "install", "x"),
+        env={"PATH": "/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 20
+    while not (container / "up").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=20)[0] == "told\n"
+    assert process.returncode == 3
+
+
+def test_the_tool_has_the_terminal_to_itself(container: Path) -> None:
+    """Bars and colours: it sees the same standard output and error as it would without us."""
+    script(container, "python", "[ -t 1 ] && [ -t 2 ] && echo terminal")
+    script(container, "venv/bin/uv", "[ -t 1 ] && [ -t 2 ] && echo terminal")
+    for words in (("pip", "install", "x"), ("uv", "pip", "install", "x")):
+        main, side = os.openpty()
+        environment = {"PATH": "/usr/bin:/bin"}
+        with subprocess.Popen(
+            command(container, *words), stdout=side, stderr=side, env=environment
+        ) as process:
+            os.close(side)
+            assert process.wait(timeout=20) == 0
+        assert os.read(main, 1000) == b"terminal\r\n"
+        os.close(main)
+
+
+def test_c11_pip_stopped_by_the_pin_is_followed_by_a_note(container: Path) -> None:
+    script(
+        container,
+        "python",
+        'echo "2026 The user requested (constraint) torch==2.14.1" >"$PIP_LOG"; echo "ERROR: no" >&2; exit 1',
+    )
+    code, _, errors = run(container, "pip", "install", "torch==2.9.0")
+    assert code == 1
+    assert errors == (
+        f"ERROR: no\n{PIN}"
+        "      Take a version of your package that works with it, or another environment (docs/packages.md).\n"
+        "      To lift the pin, knowingly:  torchtap-env unpin\n"
+    )
+
+
+def test_c11_uv_stopped_by_the_pin_is_followed_by_a_note(container: Path) -> None:
+    why = "Because you require torch==2.9.0 and torch==2.14.1, we can conclude"
+    script(container, "venv/bin/uv", f'echo "{why}" >&2; echo "$@" >>{container}/calls; exit 1')
+    code, _, errors = run(container, "uv", "pip", "install", "torch==2.9.0")
+    assert code == 1
+    assert errors.startswith(f"{why}\n{PIN}")
+    first, again = (container / "calls").read_text().splitlines()
+    assert again == f"{first} --dry-run"
+
+
+def test_a_failure_that_the_pin_did_not_cause_gets_no_note(container: Path) -> None:
+    script(container, "python", 'echo "No matching distribution found for x" >"$PIP_LOG"; exit 1')
+    script(container, "venv/bin/uv", 'echo "x was not found" >&2; exit 2')
+    assert run(container, "pip", "install", "x") == (1, "", "")
+    assert run(container, "uv", "pip", "install", "x") == (2, "", "x was not found\n")
+
+
+def test_a_constraint_of_the_users_own_is_kept_beside_the_pin(container: Path) -> None:
+    """PIP_CONSTRAINT would take the place of the line in pip.conf."""
+    script(container, "python", 'echo "$PIP_CONSTRAINT"')
+    assert (
+        run(container, "pip", "install", "x", PIP_CONSTRAINT="mine.txt")[1]
+        == "/overlay/constraints.txt mine.txt\n"
+    )
+    (container / "run/env/unpinned").touch()
+    assert run(container, "pip", "install", "x", PIP_CONSTRAINT="mine.txt")[1] == "mine.txt\n"
+
+
+def test_uv_pip_is_told_where_and_what_is_pinned(container: Path) -> None:
+    to = "--python /run/env/bin/python"
+    pinned = "--constraint /overlay/constraints.txt"
+    assert run(container, "uv", "pip", "install", "x")[1] == f"uv: pip install {to} {pinned} x\n"
+    assert run(container, "uv", "-q", "pip", "list")[1] == f"uv: -q pip list {to}\n"
+    (container / "run/env/unpinned").touch()
+    assert run(container, "uv", "pip", "install", "x")[1] == f"uv: pip install {to} x\n"
+
+
+def test_a_uv_of_the_users_own_comes_first(container: Path) -> None:
+    run(container, "pip", "list")
+    script(container, "run/env/bin/uv", "echo mine")
+    assert run(container, "uv", "sync")[1] == "mine\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sync"],
+        ["run", "pip", "install"],
+        ["venv"],
+        ["pip", "compile", "requirements.in"],
+        ["pip", "install", "--system", "x"],
+        ["pip", "install", "-p", "3.12", "x"],
+        ["pip", "install", "--python=3.12", "x"],
+        ["pip", "install", "--target", "there", "x"],
+        ["pip"],
+        ["--directory", "pip", "pip"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_every_other_use_of_uv_is_left_as_it_is(tmp_path: Path, words: list[str]) -> None:
+    assert uv_pip(words, {}, lambda: tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["VIRTUAL_ENV", "CONDA_PREFIX", "UV_PYTHON", "UV_SYSTEM_PYTHON"])
+def test_an_environment_that_is_active_is_left_to_uv(tmp_path: Path, name: str) -> None:
+    words = ["pip", "install", "--python-version", "3.12", "x"]
+    assert uv_pip(words, {name: "1"}, lambda: tmp_path) is None
+    assert uv_pip(words, {name: ""}, lambda: tmp_path) == 1
+
+
+def test_a_project_with_an_environment_is_left_to_uv(tmp_path: Path) -> None:
+    deep = tmp_path / "src/deep"
+    deep.mkdir(parents=True)
+    assert uv_pip(["pip", "install", "x"], {}, lambda: deep) == 1
+    (tmp_path / ".venv").mkdir()
+    assert uv_pip(["pip", "install", "x"], {}, lambda: deep) is None
+
+
+def test_pip_says_when_an_active_environment_has_no_pip_of_its_own(container: Path) -> None:
+    _, _, errors = run(container, "pip", "install", "x", VIRTUAL_ENV="/workspace/mine")
+    assert errors.startswith(
+        "note: /workspace/mine has no pip of its own, so this goes to /home/.local/share/"
+    )
+
+
+def test_started_without_the_overlay_it_still_installs_there_and_says_so(container: Path) -> None:
+    """TORCHTAP_SAFE=1: that is how a broken package is removed."""
+    (container / "run/env").unlink()
+    (container / "run/started.json").write_text(
+        json.dumps({"home": str(container / "home"), "overlay": None})
+    )
+    code, said, errors = run(container, "pip", "uninstall", "x", TORCHTAP_SAFE="1")
+    assert (code, said) == (0, "pip: -m pip uninstall x\n")
+    assert "which python does not see now (TORCHTAP_SAFE=1)" in errors
+
+
+def test_an_image_without_an_overlay_runs_the_tools_as_they_are(container: Path) -> None:
+    (container / "overlay/base.json").unlink()
+    script(container, "venv/bin/pip", 'echo "base $@"')
+    assert run(container, "pip", "install", "x")[1] == "base install x\n"
+
+
+PINNED = {"torch": "2.14.1", "nvidia-nccl-cu13": "2.30.7", "triton": "3.8.0"}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("    The user requested (constraint) nvidia_nccl-cu13==2.30.7", ["nvidia-nccl-cu13"]),
+        ("    The user requested (constraint) numpy==1", []),
+        ("    The user requested torch==2.14.1", []),
+        ("", []),
+    ],
+)
+def test_what_pip_names(text: str, names: list[str]) -> None:
+    assert refused_by_pip(text, PINNED) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Because x==1 depends on torch<2 and you require torch==2.14.1, we can conclude", ["torch"]),
+        ("Because you require triton==1.0 and triton==3.8.0, we can conclude", ["triton"]),
+        ("Because torch==2.14.1 and torch==2.14.10", ["torch"]),
+        ("torch==2.14.10", []),
+        ("pytorch-torch==2.14.1+cpu", []),
+        ("x was not found in the package registry", []),
+    ],
+)
+def test_what_uv_names(text: str, names: list[str]) -> None:
+    assert refused_by_uv(text, PINNED) == names
