@@ -70,7 +70,9 @@ class Facts:
     current: Folder  # WORKDIR, or that of `docker run -w`
     workspace: Folder
     workspace_is_empty: bool
-    workspace_is_new: bool  # Docker made it just now, as root, because the host had none
+    workspace_is_new: (
+        bool  # Docker made it just now: as root, because the host had none, or as the image has it
+    )
     home: Folder
     state: Folder
     state_of_others: tuple[str, ...]  # what this user could neither use nor replace there
@@ -110,6 +112,10 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         home_image = lastimage.read(paths.HOME / lastimage.IN_HOME)
         state_image = lastimage.read(paths.STATE / lastimage.IN_STATE)
     others = (paths.WORKSPACE, paths.HOME, paths.STATE)
+    workspace, is_empty = look(paths.WORKSPACE), _is_empty(paths.WORKSPACE)
+    # The image's own, or a new volume, which takes its owner from there.
+    is_images = not workspace.is_hosts and workspace.uid == IMAGE_ID != uid and workspace.changeable
+    is_images = is_images and _holds_nothing_but(paths.WORKSPACE, [mount.point for mount in seen])
     return Facts(
         environment=environment,
         is_root=is_root,
@@ -121,9 +127,9 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         can_audit=not is_root or has_capability(CAP_AUDIT_WRITE),
         rootless=_is_rootless(),
         current=look(_current()),
-        workspace=look(paths.WORKSPACE),
-        workspace_is_empty=_is_empty(paths.WORKSPACE),
-        workspace_is_new=is_root and not _is_rootless() and _is_new(paths.WORKSPACE),
+        workspace=workspace,
+        workspace_is_empty=is_empty,
+        workspace_is_new=is_root and (is_images or (not _is_rootless() and _is_new(paths.WORKSPACE))),
         home=look(home),
         state=look(paths.STATE),
         state_of_others=() if is_root else _of_others(paths.STATE),
@@ -269,6 +275,13 @@ def _is_rootless(uid_map: Path = Path("/proc/self/uid_map")) -> bool:
 def _is_empty(folder: Path) -> bool:
     try:
         return not any(folder.iterdir())
+    except OSError:
+        return False
+
+
+def _holds_nothing_but(folder: Path, mounted: Sequence[Path]) -> bool:
+    try:
+        return all(entry in mounted for entry in folder.iterdir())
     except OSError:
         return False
 

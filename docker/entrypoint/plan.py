@@ -388,6 +388,8 @@ def _about_workspace(settings: Settings, facts: Facts, instead: Path) -> list[No
     if workspace.readable and workspace.writable:
         return []
     owner = f"{facts.uid}:{facts.gid}"
+    if facts.workspace_is_new and workspace.uid != 0:
+        return []
     if facts.workspace_is_new:
         text = f"{workspace.path} was root's and empty: Docker made it. It is {owner}'s now"
         return [Notice("info", "workspace", text)]

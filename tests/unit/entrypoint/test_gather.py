@@ -386,6 +386,30 @@ def test_a_workspace_that_docker_made_is_new(
 
 
 @needs_root
+@pytest.mark.parametrize(
+    ("uid", "content", "hosts", "new"),
+    [(UID, (), False, True), (UID, ("x",), False, False), (UID, (), True, False), (1000, (), False, False)],
+    ids=["another id", "with a file", "a folder of the host", "the image's id"],
+)
+def test_an_empty_workspace_of_the_image_is_new_for_another_id(
+    image: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uid: int,
+    content: tuple[str, ...],
+    hosts: bool,
+    new: bool,
+) -> None:
+    """A volume that was never used has the image's owner, whatever HOST_UID is."""
+    os.chown(paths.WORKSPACE, 1000, 1000)
+    for name in content:
+        (paths.WORKSPACE / name).touch()
+    root = "/home/me/project" if hosts else "/var/lib/docker/volumes/x/_data"
+    monkeypatch.setattr(module, "mounts", lambda: [Mount(paths.WORKSPACE, root)])
+    assert gather({}, settings(HOST_UID=str(uid))).workspace_is_new is new
+
+
+@needs_root
 def test_a_working_directory_that_was_removed_is_the_workspace(
     image: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

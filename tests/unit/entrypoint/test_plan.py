@@ -661,6 +661,20 @@ def test_a_workspace_that_docker_made_is_given_to_the_user() -> None:
     )
 
 
+def test_the_images_own_workspace_is_given_without_a_word() -> None:
+    made = plan(
+        facts(
+            uid=5,
+            gid=5,
+            home=folder(HOME, uid=5),
+            workspace=folder(WORKSPACE, writable=False),
+            workspace_is_new=True,
+        )
+    )
+    assert made.workspace_to_own
+    assert made.notices == ()
+
+
 @pytest.mark.parametrize(
     ("found", "words", "copied"),
     [
