@@ -49,6 +49,8 @@ def become_user() -> None:
     Root would also run what lies there.
     """
     started = paths.started()
+    if started is not None and os.environ.get("HOME") in (None, "", "/"):
+        os.environ["HOME"] = started["home"]  # `docker exec` as an id that has no name there
     if os.geteuid() != 0 or started is None or started["uid"] == 0:
         return
     os.setgroups([started["gid"]])
