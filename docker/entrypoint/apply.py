@@ -30,7 +30,8 @@ from entrypoint import (
 from entrypoint.account import LOWEST_EXTRA_ID, NAME, acting_as
 from entrypoint.execute import execute
 from entrypoint.lay import lay
-from entrypoint.plan import Plan, finish_script, run_script
+from entrypoint.plan import Plan
+from entrypoint.services import finish_script, run_script
 from entrypoint.stop import STOPPING
 
 SCAN = paths.SERVICES

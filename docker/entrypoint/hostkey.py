@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from entrypoint import log, paths
-from entrypoint.plan import HOST_KEY, PlanError
+from entrypoint.plan import PlanError
+from entrypoint.services import HOST_KEY
 
 DRAFT = ".new-"  # what the names of unfinished keys begin with
 

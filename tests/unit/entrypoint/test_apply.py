@@ -20,7 +20,9 @@ from entrypoint import owning, paths, sessions
 from entrypoint.account import Account, acting_as
 from entrypoint.apply import apply
 from entrypoint.mounts import Mount
-from entrypoint.plan import Notice, Plan, Service
+from entrypoint.notices import Notice
+from entrypoint.plan import Plan
+from entrypoint.services import Service
 from entrypoint.stop import STOPPING
 
 from .box import wait_until

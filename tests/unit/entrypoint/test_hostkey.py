@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from entrypoint import fingerprints, hostkey, paths
-from entrypoint.plan import HOST_KEY, PlanError
+from entrypoint.plan import PlanError
+from entrypoint.services import HOST_KEY
 
 from .conftest import OTHER, needs_root
 

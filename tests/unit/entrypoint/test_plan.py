@@ -17,8 +17,10 @@ from entrypoint.certificates import Trust
 from entrypoint.gather import Facts, Folder
 from entrypoint.keys import Source
 from entrypoint.lastimage import Image
-from entrypoint.plan import SSH_HINT, Notice, Plan, PlanError, Service, make_plan, run_script
+from entrypoint.notices import SSH_HINT, Notice
+from entrypoint.plan import Plan, PlanError, make_plan
 from entrypoint.roles import choose
+from entrypoint.services import Service, run_script
 from entrypoint.settings import Settings
 from entrypoint.space import Full
 from entrypoint.threads import Processors
