@@ -40,7 +40,12 @@ case $1 in
         rm -f "$packages"/triton/backends/nvidia/lib/cupti*/*.a "$packages"/nvidia/*/lib/libnvrtc*.alt.*
         strip --strip-unneeded "$packages"/triton/_C/*.so
         ;;
-    lab) /tools/bin/uv pip install --quiet --require-hashes -r "$2" ;;
+    lab)
+        /tools/bin/uv pip install --quiet --require-hashes -r "$2"
+        # jsonschema checks IRIs with it where it is there, and nothing of the lab has any. It builds a grammar on import:
+        # 1.3 of the 2.2 s of CPU that JupyterLab needed to start.
+        /tools/bin/uv pip uninstall --quiet rfc3987-syntax lark
+        ;;
     torchtap) /tools/bin/uv pip install --quiet --offline --no-deps "$2" ;;
     *) fail "install.sh: unknown part '$1'" ;;
 esac

@@ -17,7 +17,7 @@ def lay(account: Account, run: Path, *, safe: bool) -> Path | None:
     folder = overlay.overlays(home) / base.key
     try:
         with acting_as(account.uid, account.gid):
-            new = not safe and overlay.make(base, folder)
+            new = not safe and overlay.make(base, folder, stubs=False)
             own = len(overlay.installed(folder)) if safe else 0
             others = overlay.others(home, base.key) if new else []
     except OSError as error:

@@ -2,7 +2,8 @@
 
 Its interpreter is the distribution's, as the base's is. Its own packages come first; a .pth adds the base's. For each
 package of the base it holds a stub, a *.dist-info folder without the package: uv looks nowhere else, and pip can then
-put another version over the base's, and take it away again, without touching the base.
+put another version over the base's, and take it away again, without touching the base. The stubs, 800 files, come with
+the first `pip` or `uv`: made at start, they were half of what a first start took.
 
 Everything here is done as the user and can be done again; what a start finds missing it puts back.
 """
@@ -81,8 +82,11 @@ def constraints() -> Path:
     return paths.OVERLAY / "constraints.txt"
 
 
-def make(base: Base, folder: Path) -> bool:
-    """Make the overlay, or mend it. Whether it is new. Raises OSError."""
+def make(base: Base, folder: Path, *, stubs: bool = True) -> bool:
+    """Make the overlay, or mend it. Whether it is new. Without `stubs` those that are there are mended, no more.
+
+    Raises OSError.
+    """
     new = not (folder / "pyvenv.cfg").exists()
     packages = site_packages(folder, base.python)
     for directory in (folder / "bin", packages):
@@ -95,7 +99,8 @@ def make(base: Base, folder: Path) -> bool:
         _link(folder / "bin" / name, target)
     # zz: after the .pth files of packages that the user is working on, which so come before the base.
     _text(packages / "zz_torchtap_base.pth", f"import site; site.addsitedir({str(base.packages)!r})\n")
-    _stubs(base, packages)
+    if stubs or any(info.name in base.stubs or _is_stub(info) for info in packages.glob("*.dist-info")):
+        _stubs(base, packages)
     _pip_configuration(folder)
     _text(
         folder / "pyvenv.cfg",

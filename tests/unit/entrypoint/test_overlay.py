@@ -162,6 +162,19 @@ def test_a_stub_comes_back_when_the_users_version_is_gone(base: Base, made: Path
     assert tree(made) == before
 
 
+def test_start_makes_no_stubs_and_mends_those_that_are_there(base: Base, tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    assert overlay.make(base, folder, stubs=False) is True
+    assert not list(site(folder).glob("*.dist-info"))
+    code = "from importlib.metadata import version; import numpy; print(version('torch'), numpy.version)"
+    assert python(folder, code) == "2.14.1 2.4.6"
+    overlay.make(base, folder)  # as pip and uv do
+    whole = tree(folder)
+    (site(folder) / "torch-2.14.1.dist-info/METADATA").unlink()
+    overlay.make(base, folder, stubs=False)
+    assert tree(folder) == whole
+
+
 def test_stubs_follow_the_base(base: Base, made: Path) -> None:
     """A new image of the same torch brings another numpy, and no longer a package that it had."""
     newer = distribution(base.packages, "numpy", "2.5.1").name
