@@ -74,9 +74,9 @@ RUN /usr/bin/python3 -m compileall -q /opt/torchtap/entrypoint
 RUN --mount=type=bind,from=tools,source=/tools,target=/tools \
     --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
     --mount=type=bind,source=docker/build/install.sh,target=/build/install.sh \
-    sh /build/install.sh torchtap /wheel/*.whl
-RUN --mount=type=bind,source=docker/build/overlay.py,target=/build/overlay.py \
-    /opt/torchtap/venv/bin/python -B /build/overlay.py --manifest /opt/torchtap/manifest.json \
+    --mount=type=bind,source=docker/build/overlay.py,target=/build/overlay.py \
+    sh /build/install.sh torchtap /wheel/*.whl \
+    && /opt/torchtap/venv/bin/python -B /build/overlay.py --manifest /opt/torchtap/manifest.json \
       --interpreter /opt/torchtap/bin/env-python --out /opt/torchtap/overlay
 
 # /run/torchtap/env is the user's own packages over the base (docs/packages.md), the next one the base's programs run by
