@@ -173,6 +173,15 @@ def test_static_libraries_of_the_profiler_are_left_out(engine: Engine, image: st
     assert said.stdout == ""
 
 
+def test_jupyterlab_starts_without_the_grammar_of_iris(engine: Engine, image: str) -> None:
+    """jsonschema would load it at every start (docker/build/install.sh), and the rest does not miss it."""
+    code = "import sys, jupyterlab.labapp; print('lark' in sys.modules, 'jsonschema' in sys.modules)"
+    python = "/opt/torchtap/venv/bin/python"
+    words = f'{python} -c "{code}" && {python} -m pip check'
+    said = engine.docker("run", "--rm", "--entrypoint", "sh", image, "-c", words).stdout.splitlines()
+    assert said == ["False True", "No broken requirements found."]
+
+
 def test_no_group_or_world_writable_file_in_the_environment(engine: Engine, image: str) -> None:
     said = engine.docker(
         "run",
