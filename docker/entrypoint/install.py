@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from entrypoint import overlay, paths, user_env
+from entrypoint import certificates, overlay, paths, user_env
 from entrypoint.execute import execute
 from entrypoint.user_env import Place
 
@@ -33,6 +33,7 @@ DRY_RUN_LIMIT_S = 60
 
 def main(tool: str, words: list[str]) -> int:
     """Run pip or uv; its exit code."""
+    os.environ.update(_certificates())
     place = user_env.find()
     if place is None:
         program = str(paths.VENV / "bin" / tool)
@@ -42,6 +43,14 @@ def main(tool: str, words: list[str]) -> int:
     with contextlib.suppress(OSError):
         overlay.make(place.base, place.folder)
     return (_pip if tool == "pip" else _uv)(place, words)
+
+
+def _certificates() -> dict[str, str]:
+    """The variables that a bare `docker exec` lacks: uv has a list of its own and reads no system file."""
+    run = paths.run_directory()
+    if run is None or not (run / certificates.ALL).exists():
+        return {}
+    return {name: str(run / file) for name, file, _ in certificates.VARIABLES if not os.environ.get(name)}
 
 
 def _pip(place: Place, words: list[str]) -> int:

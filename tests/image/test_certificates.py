@@ -51,8 +51,8 @@ with concurrent.futures.ThreadPoolExecutor(2) as pool:
     print(json.dumps(dict(zip(CLIENTS, pool.map(ask, CLIENTS.values())))))
 """
 CLIENTS = {"curl", "git", "pip", "uv", "requests", "httpx", "urllib", "openssl"}
-# They bring a list of their own, so only the variables tell them.
-WITH_A_LIST_OF_THEIR_OWN = {"requests", "httpx", "uv"}
+# They bring a list of their own, so only the variables tell them. uv does too, and the image's command tells it.
+WITH_A_LIST_OF_THEIR_OWN = {"requests", "httpx"}
 
 
 def openssl(*words: str) -> None:

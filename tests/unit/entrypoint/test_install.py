@@ -279,3 +279,10 @@ def test_what_pip_names(text: str, names: list[str]) -> None:
 )
 def test_what_uv_names(text: str, names: list[str]) -> None:
     assert refused_by_uv(text, PINNED) == names
+
+
+def test_a_bare_docker_exec_has_the_mounted_certificates_too(container: Path) -> None:
+    script(container, "venv/bin/uv", 'echo "$SSL_CERT_FILE $PIP_CERT"')
+    assert run(container, "uv", "sync")[1] == " \n"
+    (container / "run/ca-certificates.pem").touch()
+    assert run(container, "uv", "sync", PIP_CERT="/mine")[1] == "/run/ca-certificates.pem /mine\n"
