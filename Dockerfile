@@ -79,9 +79,9 @@ RUN --mount=type=bind,from=tools,source=/tools,target=/tools \
     && /opt/torchtap/venv/bin/python -B /build/overlay.py --manifest /opt/torchtap/manifest.json \
       --interpreter /opt/torchtap/bin/env-python --out /opt/torchtap/overlay
 
-# /run/torchtap/env is the user's own packages over the base (docs/packages.md), the next one the base's programs run by
-# that python.
-ENV PATH=/opt/torchtap/bin:/run/torchtap/env/bin:/opt/torchtap/overlay/bin:/opt/torchtap/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+# The image's own programs, python among them; the system's; the user's own packages over the base (docs/packages.md); the
+# base's programs, run by the user's python. The user's come after the system's: `docker exec CONTAINER ls` is root's.
+ENV PATH=/opt/torchtap/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/torchtap/env/bin:/opt/torchtap/overlay/bin:/opt/torchtap/venv/bin \
     LANG=C.UTF-8 \
     SHELL=/bin/bash \
     JUPYTER_RUNTIME_DIR=/run/torchtap/jupyter \

@@ -74,7 +74,7 @@ def _about_room(facts: Facts) -> list[Notice]:
     for folders in full.values():
         where = " and ".join(str(folder.path) for folder in folders)
         text = f"{where}: no room: {folders[0].full.said if folders[0].full else ''}"
-        look = f"docker exec CONTAINER du -xah {folders[0].path} | sort -h | tail"
+        look = f"docker exec -u dev CONTAINER du -xah {folders[0].path} | sort -h | tail"
         remedy = "Services start all the same, but nothing new can be kept there. What is large:"
         notices.append(Notice("warning", "disk", text, (remedy, look)))
     return notices

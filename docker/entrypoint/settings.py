@@ -39,7 +39,8 @@ VARIABLES = (
         name="TORCHTAP_DEVICE",
         default="auto",
         choices=("auto", "gpu", "cpu"),
-        meaning="cpu: this container has no GPU by design, and the self-test does not miss one.",
+        meaning="cpu: this container has no GPU by design, and the self-test does not miss one. gpu: it must have one; "
+        "without, the self-test fails and health says so. auto: by what there is.",
     ),
     Variable(
         name="TORCHTAP_STOP_GRACE",

@@ -37,7 +37,7 @@ def main(words: list[str]) -> int:
         return _refuse(health.jupyter(started)[1])
     if found.sock:
         return _refuse(f"JupyterLab listens on the UNIX socket {found.sock} alone: no link leads there")
-    print(link(found, os.environ.get("JUPYTER_PORT") or str(found.port)))
+    print(link(found, _port(found.port, started["jupyter_port"], os.environ.get("JUPYTER_PORT", ""))))
     if not found.beyond_loopback:
         note = f"JupyterLab listens on {found.host} in the container: a published port does not lead there"
         print(f"torchtap-url: {note}", file=sys.stderr)
@@ -54,6 +54,15 @@ def link(found: server.Server, port: str) -> str:
     """
     token = f"?token={quote(found.token, safe='')}" if found.token else ""
     return f"http{'s' * found.secure}://127.0.0.1:{port}{found.base_url}lab{token}"
+
+
+def _port(inside: int, usual: int, published: str) -> str:
+    """JUPYTER_PORT leads to the usual port; one that was chosen in ~/.jupyter is published by the user, if at all.
+
+    >>> _port(8888, 8888, "9000"), _port(9443, 8888, "9000"), _port(8888, 8888, "")
+    ('9000', '9443', '8888')
+    """
+    return published if published and inside == usual else str(inside)
 
 
 def _wait_for_server(started: Mapping[str, Any]) -> server.Server | None:

@@ -59,7 +59,7 @@ def known_hosts(compose: Compose, paths: Paths) -> list[str]:
 
     Without an answer there are no options, and ssh asks as usual.
     """
-    answer = compose.ask("exec", "-T", SERVICE, "cat", "/var/lib/torchtap/ssh/ssh_host_ed25519_key.pub")
+    answer = compose.ask("exec", "-T", SERVICE, "/bin/cat", "/run/torchtap/ssh_host_ed25519_key.pub")
     words = answer.out.split()
     if not answer.ok or len(words) < 2:
         return []
@@ -78,7 +78,7 @@ def known_hosts(compose: Compose, paths: Paths) -> list[str]:
 
 def started(compose: Compose) -> dict[str, Any]:
     """What start decided in the container: uid, gid, services (docker/entrypoint/paths.py). Raises `Problem`."""
-    answer = compose.ask("exec", "-T", SERVICE, "cat", "/run/torchtap/started.json")
+    answer = compose.ask("exec", "-T", SERVICE, "/bin/cat", "/run/torchtap/started.json")
     try:
         found = json.loads(answer.out)
     except ValueError:

@@ -114,7 +114,7 @@ def report(compose: Compose, container: Mapping[str, Any], patience_s: float) ->
     began = time.monotonic()
     with ticking("selftest") as ticker:
         while True:
-            answer = compose.ask("exec", "-T", SERVICE, "sh", "-c", program)
+            answer = compose.ask("exec", "-T", SERVICE, "/bin/sh", "-c", program)
             written, _, text = answer.out.partition("\n")
             if answer.ok and written.isdigit() and int(written) >= int(start_s):
                 found = verdict.read(text)

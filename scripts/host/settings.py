@@ -100,7 +100,6 @@ def gpu_list(value: str) -> str | None:
 
 
 MODES = ("gpu", "cpu", "local")
-POLICIES = ("warn", "strict", "off")
 SETTINGS = (
     Setting("MODE", "chosen", "gpu or cpu (Docker), or local (no Docker)", one_of(*MODES)),
     Setting("VARIANT", "chosen", f"PyTorch and CUDA: {', '.join(VARIANTS)}", one_of(*VARIANTS)),

@@ -204,7 +204,7 @@ def test_login_shells_have_the_path_where_only_tmp_can_be_written(run: Run) -> N
         # By number: Docker itself looks the name up in /etc/passwd, which is read-only.
         command = ("exec", "-u", "1000:1000", container.id, shell, "-lc", "command -v python; echo $PATH")
         path = container.engine.docker(*command).stdout
-        assert path.startswith("/opt/torchtap/venv/bin/python\n/opt/torchtap/bin:"), path
+        assert path.startswith("/opt/torchtap/bin/python\n/opt/torchtap/bin:"), path
 
 
 def test_groups_given_by_option_are_in_every_session(run: Run) -> None:

@@ -92,7 +92,7 @@ def test_a_script_on_stdin_runs_as_vs_code_sends_it(box: Container, shell: str) 
     said = box.ssh(
         shell, input="read -r line <<'END'\na b\nEND\necho \"$line\"; uname -s; command -v python\n"
     ).stdout
-    assert said.split("\n")[:3] == ["a b", "Linux", "/run/torchtap/env/bin/python"]
+    assert said.split("\n")[:3] == ["a b", "Linux", "/opt/torchtap/bin/python"]
 
 
 def test_c1_a_server_started_over_ssh_outlives_the_connection_and_is_reached_through_it(
@@ -494,7 +494,7 @@ def test_a_dangling_link_in_the_home_does_not_disturb_a_restart(run: Run) -> Non
     )
     container.engine.docker("restart", container.id)
     assert ready(container).ssh("readlink ~/.bashrc; bash -lc 'command -v python'").stdout.split() == [
-        "/nowhere/at/all", "/run/torchtap/env/bin/python",
+        "/nowhere/at/all", "/opt/torchtap/bin/python",
     ]  # fmt: skip
 
 

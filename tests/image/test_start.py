@@ -141,7 +141,8 @@ def _quoted(text: str) -> str:
 
 def test_path_is_the_same_in_login_shells(shared: Container) -> None:
     expected = shared.exec("sh", "-c", "echo $PATH").stdout
-    assert expected.startswith("/opt/torchtap/bin:/run/torchtap/env/bin:/opt/torchtap/overlay/bin:")
+    assert expected.startswith("/opt/torchtap/bin:")
+    assert expected.endswith(":/run/torchtap/env/bin:/opt/torchtap/overlay/bin:/opt/torchtap/venv/bin\n")
     assert shared.ssh("echo $PATH").stdout == expected
     assert shared.ssh("bash -lc 'echo $PATH'").stdout == expected
     assert shared.ssh("sh -lc 'echo $PATH'").stdout == expected
@@ -228,7 +229,7 @@ def test_a_command_runs_as_dev_in_the_workspace(engine: Engine, image: str) -> N
     said = engine.docker(
         "run", "--rm", image, "sh", "-c", "id -un; pwd; echo $HOME; which python"
     ).stdout.split()
-    assert said == ["dev", "/workspace", "/home/dev", "/run/torchtap/env/bin/python"]
+    assert said == ["dev", "/workspace", "/home/dev", "/opt/torchtap/bin/python"]
 
 
 @pytest.mark.parametrize(

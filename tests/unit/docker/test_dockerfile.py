@@ -167,15 +167,17 @@ def test_start_is_below_tini_which_adopts_orphans() -> None:
     assert app["WORKDIR"] == "/workspace"
 
 
-def test_programs_of_the_image_come_first_on_path() -> None:
-    path = pairs("app", "ENV")["PATH"].split(":")
-    assert path[:4] == [
-        "/opt/torchtap/bin",
+def test_programs_of_the_image_come_first_on_path_and_the_users_after_the_systems() -> None:
+    """A bare `docker exec CONTAINER ls` is root's: nothing that the user can write may come before the system's."""
+    first, *system, users, overlay, base = pairs("app", "ENV")["PATH"].split(":")
+    assert first == "/opt/torchtap/bin"
+    assert {"/usr/bin", "/bin", "/usr/sbin", "/sbin"} <= set(system)
+    assert not [folder for folder in system if folder.startswith(("/opt", "/run", "/home"))]
+    assert (users, overlay, base) == (
         "/run/torchtap/env/bin",  # the user's own packages, over the base
         "/opt/torchtap/overlay/bin",
         "/opt/torchtap/venv/bin",
-    ]
-    assert {"/usr/bin", "/bin", "/usr/sbin", "/sbin"} <= set(path)
+    )
 
 
 PROGRAMS = sorted((ROOT / "docker/rootfs/opt/torchtap/bin").iterdir())

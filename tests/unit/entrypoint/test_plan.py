@@ -476,7 +476,7 @@ def test_one_disk_that_is_full_is_named_once_and_services_start() -> None:
             "/home/dev and /var/lib/torchtap: no room: all of its 64 kB are used",
             (
                 "Services start all the same, but nothing new can be kept there. What is large:",
-                "docker exec CONTAINER du -xah /home/dev | sort -h | tail",
+                "docker exec -u dev CONTAINER du -xah /home/dev | sort -h | tail",
             ),
         ),
     )

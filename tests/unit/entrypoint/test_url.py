@@ -26,7 +26,7 @@ def started(image: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "services": ["sshd", "jupyter"],
         "uid": os.getuid(),
         "gid": os.getgid(),
-        "jupyter_port": 1,
+        "jupyter_port": 8888,
         "jupyter_runtime": str(image / "run/torchtap/jupyter"),
     }
     (image / "run/torchtap" / paths.STARTED).write_text(json.dumps(says))
@@ -47,6 +47,7 @@ def says(started: dict[str, Any], **changes: Any) -> Path:
         ({}, None, "http://127.0.0.1:8888/lab?token=0123abcd"),
         ({}, "18888", "http://127.0.0.1:18888/lab?token=0123abcd"),
         ({"port": 9999}, None, "http://127.0.0.1:9999/lab?token=0123abcd"),
+        ({"port": 9999}, "18888", "http://127.0.0.1:9999/lab?token=0123abcd"),
         ({"port": 9999}, "", "http://127.0.0.1:9999/lab?token=0123abcd"),
         ({"secure": True}, None, "https://127.0.0.1:8888/lab?token=0123abcd"),
         ({"base_url": "/my/lab"}, None, "http://127.0.0.1:8888/my/lab/lab?token=0123abcd"),
@@ -57,6 +58,7 @@ def says(started: dict[str, Any], **changes: Any) -> Path:
         "usual",
         "the host's port",
         "its own port",
+        "its own port and the host's",
         "empty is unset",
         "TLS",
         "base_url",
