@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from entrypoint import apply, hostkey, log, overlay, paths
 from entrypoint.gather import gather
 from entrypoint.plan import Plan, PlanError, make_plan
-from entrypoint.roles import MEANT, Choice, choose, nearest
+from entrypoint.roles import MEANT, ROLES, Choice, choose, nearest
 from entrypoint.settings import Settings, SettingsError
 
 # Exit codes: those of `docker run` for commands (126, 127), and of the self-test (1), else 2 for a usage error.
@@ -67,6 +67,9 @@ def _unusable(choice: Choice, environment: Mapping[str, str]) -> int:
     path = environment.get("PATH", os.defpath)
     if "/" in name or shutil.which(name, path=path) or overlay.may_hold(name):
         return 0  # a path may lead into a volume that only the user can read: execvp will tell
+    if name in ROLES:  # more words than the role, and no program has this name
+        log.error("start", f"role {name} takes no words; a command of more words must be a program")
+        return NOT_FOUND
     near = nearest(name, _commands(path))
     hint = (
         f"did you mean {near}?" if near else "roles: dev, jupyter, ssh, selftest; anything else is a command"

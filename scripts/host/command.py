@@ -1,4 +1,5 @@
-"""The frame around every command: a `Problem` becomes its lines and its exit code, Ctrl-C becomes 130."""
+"""The frame around every command: --help prints the script's own words, a `Problem` its lines and its exit code, and
+Ctrl-C is 130."""
 
 from __future__ import annotations
 
@@ -12,12 +13,16 @@ from host import show
 
 Main = Callable[[Sequence[str]], int]
 INTERRUPTED = 130
+HELP = (["--help"], ["-h"])
 NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 
 
 def run(main: Main) -> int:
     """Call a command's `main` with its arguments and return the exit code."""
     name = Path(sys.argv[0]).name
+    if sys.argv[1:] in HELP:  # before anything is looked at, built or written
+        print((sys.modules["__main__"].__doc__ or "").rstrip())
+        return 0
     try:
         return main(sys.argv[1:])
     except show.Problem as trouble:

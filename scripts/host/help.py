@@ -57,5 +57,5 @@ def main(argv: Sequence[str]) -> int:
     print("\n".join(targets(makefile)))
     print("\nVariables, as in `make up MODE=cpu`, in the environment, or in .env:")
     print("\n".join(variables()))
-    print("\nStart with:  make up")
+    print("\nStart with:  make up     (what one of them takes:  make up ARGS=--help)")
     return 0

@@ -65,6 +65,7 @@ def reset_env(argv: Sequence[str]) -> int:
     compose, container = found.compose, found.container
     what = service(compose)
     volume = what.volumes.get(HOME)
+    alone = [] if found.in_docker else one_off(what)  # first: nothing to do it on, nothing to ask
     say("reset-env", f"removes what pip and uv installed into {volume or HOME}; your files and the base stay")
     if not yes and found.in_docker:
         say("", "Programs that run now keep what they have loaded, until they need more of it.")
@@ -74,7 +75,7 @@ def reset_env(argv: Sequence[str]) -> int:
         words = ["exec", "-T", "--user", f"{who['uid']}:{who['gid']}", SERVICE]
         rc = compose.watch(*words, "torchtap-env", "reset", "--yes")
     else:
-        rc = proc.watch(one_off(what), env=os.environ)
+        rc = proc.watch(alone, env=os.environ)
     if rc in NO_SUCH_PROGRAM:
         raise too_old("torchtap-env")
     if rc != 0:

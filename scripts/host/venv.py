@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from host import disk, gpu, proc
+from host.command import HELP
 from host.paths import Paths
 from host.settings import settle
 from host.show import Problem, paste, say, ticking
@@ -287,6 +288,8 @@ def main(argv: Sequence[str]) -> int:
     chosen = settle(os.environ, {})
     dev = argv[:1] == ["--dev"]
     command = argv[1:] if dev else argv
+    if list(command[1:]) in HELP and (paths.root / command[0]).parent == paths.root / "scripts":
+        return proc.become([sys.executable, *command], env=os.environ)  # what a script of ours says of itself
     venv, variant = ensure(paths, forced=chosen.get("VARIANT"), index=chosen.get("TORCH_INDEX"), dev=dev)
     if not command:
         say("venv", f"{paths.short(venv.path)} is complete: PyTorch {variant.torch} {variant.name}")

@@ -155,6 +155,11 @@ def test_role_selftest_is_the_torchtap_command(container: Path) -> None:
             127,
             "ERROR   start: 'selftset' is neither a role nor a command in this image\n        did you mean selftest?\n",
         ),
+        (
+            ("dev", "foo"),
+            127,
+            "ERROR   start: role dev takes no words; a command of more words must be a program\n",
+        ),
         (("sshd",), 127, "ERROR   start: 'sshd' alone is not a role; the role is called ssh\n"),
         (
             ("jupyter-lab",),
@@ -193,6 +198,7 @@ def test_role_selftest_is_the_torchtap_command(container: Path) -> None:
     ids=[
         "near a role",
         "near another role, with words",
+        "a role with more words",
         "what people call a role",
         "a program that people mean as a role",
         "near a command of the image",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from host.help import target_table, variable_table
 from tests.unit.host.checkout import REPOSITORY, Checkout
 
@@ -38,3 +40,53 @@ def test_help_as_markdown(checkout: Checkout) -> None:
         f"{target_table((REPOSITORY / 'Makefile').read_text())}\n\n{variable_table()}\n"
     )
     assert checkout.run("help", "me").returncode == 2
+
+
+SCRIPTS = sorted(path.name for path in (REPOSITORY / "scripts").iterdir() if path.is_file())
+BY_ITSELF = {"lock"}  # an argparse of its own: it runs without the host's package
+WORDS = re.compile(
+    r"\A[A-Z].*\.\n\nusage {6}\S.*\n(?: {11}.*\n)*(?:options {4}\S.*\n(?: {11}.*\n)*)?"
+    r"exit code  \S.*\n(?: {11}.*\n)*example    \S.*\n\Z"
+)
+
+
+@pytest.mark.parametrize("script", [name for name in SCRIPTS if name not in BY_ITSELF])
+def test_every_command_tells_what_it_takes_and_does_nothing_else(checkout: Checkout, script: str) -> None:
+    """One way for all; no engine, no GPU and no .venv is looked for."""
+    docker = checkout.fake("docker").answer()
+    for word in ("--help", "-h"):
+        done = checkout.run(script, word)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert WORDS.match(done.stdout), done.stdout
+        assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
+    assert docker.calls == []
+    assert not (checkout.root / ".venv").exists()
+    assert not (checkout.root / ".env").exists()
+
+
+SAYS = {
+    "sbom": "Write what is in the image",
+    "audit": "Look the locked packages up",
+    "test-image": "Run the image tests",
+    "update": "Build on a newer base",
+}
+
+
+@pytest.mark.parametrize("target", [*SAYS, "lock"])
+def test_help_by_make_builds_no_environment(checkout: Checkout, target: str) -> None:
+    """README: ARGS=--help. The first three run in .venv, which takes minutes to fill."""
+    done = checkout.make(target, "ARGS=--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(SAYS.get(target, "usage:"))
+    assert not (checkout.root / ".venv").exists()
+
+
+def test_an_option_that_is_understood_is_in_the_help() -> None:
+    """So that neither can change alone."""
+    for script, module in (("sbom", "sbom"), ("audit", "audit"), ("pin", "pin"), ("clean", "commands")):
+        source = (REPOSITORY / f"scripts/host/{module}.py").read_text()
+        options = set(re.findall(r'add_argument\(\s*"(--[\w-]+)"', source)) or (
+            {"--check", "--unpin"} if script == "pin" else {"--all"}
+        )
+        text = (REPOSITORY / "scripts" / script).read_text()
+        assert [option for option in options if option not in text] == [], script

@@ -102,10 +102,13 @@ def test_reset_env_without_a_container_uses_one_of_its_own_on_the_same_volumes(
 def test_reset_env_with_nothing_to_do_it_on(
     checkout: Checkout, rows: tuple[fake.Row, ...], words: str
 ) -> None:
+    """Said before it is asked for a yes, which would be in vain."""
     docker = checkout.fake("docker").answer(*fake.engine(*rows))
-    done = checkout.run("reset-env", "--yes")
-    assert done.returncode != 0
-    assert done.stderr.startswith(f"reset-env: {words}")
+    for words_given in ((), ("--yes",)):
+        done = checkout.run("reset-env", *words_given)
+        assert done.returncode != 0
+        assert done.stderr.startswith(f"reset-env: {words}")
+        assert done.stdout == ""
     assert not docker.called("^run ")
 
 
