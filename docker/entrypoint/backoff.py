@@ -24,6 +24,7 @@ BEGAN, WAIT, ENDED = "began", "wait", "ended.json"
 NOT_STARTED = 256  # s6's exit code of what a signal ended
 # Exit codes that a service of ours gives a meaning.
 REASONS = {
+    ("jupyter", 77): "its token cannot be read; the error above says why",
     ("jupyter", 78): "JupyterLab would be open to anyone; the error above says what to do",
 }
 

@@ -16,6 +16,9 @@ NOT_PASSED_ON = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 def variables(settings: Settings, facts: Facts, account: Account, run: Path, state: Path) -> dict[str, str]:
     """The container's own variables, less secrets, plus who and where."""
     kept = {k: v for k, v in facts.environment.items() if k not in SECRETS and k not in NOT_PASSED_ON}
+    for name, _ in threads.VARIABLES:  # empty counts as not set; libgomp complains of it
+        if not kept.get(name):
+            kept.pop(name, None)
     where = {"HOME": account.home, "TORCHTAP_STATE": str(state)}
     if kept.get("JUPYTER_RUNTIME_DIR", paths.JUPYTER_RUNTIME) in ("", paths.JUPYTER_RUNTIME):
         where["JUPYTER_RUNTIME_DIR"] = str(run / "jupyter")

@@ -75,7 +75,7 @@ class Facts:
     )
     home: Folder
     state: Folder
-    state_of_others: tuple[str, ...]  # what this user could neither use nor replace there
+    state_of_others: tuple[str, ...]  # what this user could not use there, nor replace without harm
     run: Path | None  # None: nowhere to put run-time files
     key_sources: tuple[Source, ...]
     ssh_port_free: bool
@@ -112,6 +112,7 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         home_image = lastimage.read(paths.HOME / lastimage.IN_HOME)
         state_image = lastimage.read(paths.STATE / lastimage.IN_STATE)
     others = (paths.WORKSPACE, paths.HOME, paths.STATE)
+    state_in_use = inuse.by_others(paths.STATE)
     workspace, is_empty = look(paths.WORKSPACE), _is_empty(paths.WORKSPACE)
     # The image's own, or a new volume, which takes its owner from there.
     is_images = not workspace.is_hosts and workspace.uid == IMAGE_ID != uid and workspace.changeable
@@ -132,7 +133,9 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         workspace_is_new=is_root and (is_images or (not _is_rootless() and _is_new(paths.WORKSPACE))),
         home=look(home),
         state=look(paths.STATE),
-        state_of_others=() if is_root else _of_others(paths.STATE),
+        state_of_others=_of_others(paths.STATE, uid, in_use=state_in_use)
+        if state_in_use or not is_root
+        else (),
         run=next((path for path in paths.RUN_CANDIDATES if _can_be_made(path)), None),
         key_sources=key_sources(settings, home, uid, gid) if can_be_user else (),
         ssh_port_free=_port_is_free(settings.ssh_port),
@@ -144,7 +147,7 @@ def gather(environment: Mapping[str, str], settings: Settings) -> Facts:
         home_image=home_image,
         state_image=state_image,
         home_in_use=inuse.by_others(paths.HOME),
-        state_in_use=inuse.by_others(paths.STATE),
+        state_in_use=state_in_use,
         token_is_kept=can_be_user
         and jupyter_token.is_kept(paths.STATE / paths.TOKEN, settings.jupyter_token, (uid, gid)),
         new_volumes=tuple(owning.new_volumes(seen, paths.HOME, others)) if is_root else (),
@@ -253,15 +256,21 @@ def _current() -> Path:
         return paths.WORKSPACE
 
 
-def _of_others(state: Path) -> tuple[str, ...]:
-    """What another user has left in the state folder. It is sticky: only root and the owner may replace that."""
+def _of_others(state: Path, uid: int, *, in_use: bool) -> tuple[str, ...]:
+    """What another user has left in the state folder. It is sticky: only root and the owner may replace that.
+
+    Root hands it over to the user of this start, but not while another running container uses it. ssh is root's then.
+    """
+    names = (
+        (paths.TOKEN, paths.REPORT)
+        if in_use and os.geteuid() == 0
+        else (paths.SSH, paths.TOKEN, paths.REPORT)
+    )
     try:
         found = {path.name: path.lstat().st_uid for path in state.iterdir()}
     except OSError:
         return ()
-    return tuple(
-        n for n in (paths.SSH, paths.TOKEN, paths.REPORT) if found.get(n, os.geteuid()) != os.geteuid()
-    )
+    return tuple(name for name in names if found.get(name, uid) != uid)
 
 
 def _is_rootless(uid_map: Path = Path("/proc/self/uid_map")) -> bool:

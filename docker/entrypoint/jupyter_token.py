@@ -30,6 +30,21 @@ def provide(path: Path, given: str, owner: Owner) -> None:
         paths.write(path, f"{given or secrets.token_hex(24)}\n", mode=0o600, owner=owner)
 
 
+def replace_lost(path: Path) -> None:
+    """Make a new one where the file is gone: somebody removed it, and a JupyterLab without a token must not start.
+
+    For the user, between two starts of the service. Raises OSError.
+    """
+    if os.path.lexists(path):
+        return
+    paths.write(path, f"{secrets.token_hex(24)}\n", mode=0o600)
+    log.warning(
+        "jupyter",
+        f"the token's file {path} was gone: a new one is made",
+        "The new link: make url, or docker exec CONTAINER torchtap-url",
+    )
+
+
 def is_kept(path: Path, given: str, owner: Owner) -> bool:
     """Whether `provide` would have nothing to write."""
     kept, wrong = look(path, owner)

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from entrypoint import log, overlay, paths
+from entrypoint import jupyter_token, log, overlay, paths
 from entrypoint.backoff import last_end
 from entrypoint.execute import execute
 from entrypoint.server import is_taken
@@ -20,14 +20,17 @@ from entrypoint.server import is_taken
 RECORD = "torchtap-starts"  # in Jupyter's run-time folder: pid and time of each start with the overlay
 GIVEN_UP = 0  # in place of a pid: from here on with the base
 TRIES = 2
-# Ends that say nothing about packages: asked for, refused for lack of a password (78), killed.
-NO_FAULT = ("exit code 0", "exit code 78", "signal 9")
+# Ends that say nothing about packages: asked for, refused for a token (77) or for lack of a password (78), killed.
+NO_FAULT = ("exit code 0", "exit code 77", "exit code 78", "signal 9")
 SHORT_S = 60.0  # what ended later had been running
 
 
 def main() -> int:
     """Become JupyterLab."""
     run = paths.run_directory()
+    if os.environ.get("JUPYTER_OPEN_TO_ANYONE") != "1":
+        with contextlib.suppress(OSError):  # then JupyterLab says what is wrong
+            jupyter_token.replace_lost(Path(os.environ.get("TORCHTAP_STATE") or paths.STATE) / paths.TOKEN)
     if run is not None:
         with contextlib.suppress(OSError):
             os.environ["PATH"] = (run / "path").read_text().rstrip("\n")  # supervision has root's

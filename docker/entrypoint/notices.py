@@ -85,11 +85,13 @@ def instead_of(facts: Facts, folder: Folder, what: str, kept: str, notices: list
     instead = Path(f"/tmp/torchtap-{what}-{facts.uid}")
     who = f"uid {facts.uid}, gid {facts.gid}"
     text = f"{folder.path} cannot be written by {who}: it {folder.described}"
-    if folder.writable and what == "state":
+    if facts.state_of_others and what == "state":
         text = (
             f"{folder.path} holds what another user made ({', '.join(facts.state_of_others)}); this is {who}"
         )
-    if facts.is_root and what == "home" and facts.home_in_use:
+    if facts.is_root and (
+        (what == "home" and facts.home_in_use) or (what == "state" and facts.state_of_others)
+    ):
         text += ", and another running container uses it"
     remedy = f"Using {instead}: {kept} are gone when the container is"
     notices.append(Notice("warning", what, text, (remedy, _mount_for(facts, folder))))

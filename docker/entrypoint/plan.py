@@ -207,6 +207,7 @@ def _state(facts: Facts, notices: list[Notice]) -> Path:
         remedy = f"Using {instead}: {kept} are gone when the container is. Make room there, then restart"
         notices.append(Notice("warning", "state", text, (remedy,)))
         return instead
-    if state.changeable if facts.is_root else state.writable and not facts.state_of_others:
+    may = state.changeable if facts.is_root else state.writable
+    if may and not facts.state_of_others:
         return state.path
     return instead_of(facts, state, "state", kept, notices)

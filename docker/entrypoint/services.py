@@ -37,7 +37,7 @@ def run_script(service: Service, plan: Plan) -> str:
     #!/bin/sh
     [ ! -s wait ] || sleep "$(cat wait)"
     : >began
-    cd /workspace && exec setpriv --reuid 7 --regid 8 --groups 8,44 -- prog 'a b'
+    cd /workspace && unset OLDPWD && exec setpriv --reuid 7 --regid 8 --groups 8,44 -- prog 'a b'
     """
     drop: tuple[str, ...] = ()
     if plan.is_root and not service.as_root:
@@ -52,7 +52,8 @@ def run_script(service: Service, plan: Plan) -> str:
             groups,
             "--",
         )
-    start = f"cd {shlex.quote(str(plan.working_directory))} && exec {shlex.join((*drop, *service.argv))}"
+    folder = shlex.quote(str(plan.working_directory))
+    start = f"cd {folder} && unset OLDPWD && exec {shlex.join((*drop, *service.argv))}"
     # The wait is here and not in `finish`: s6 can end it at once when the container stops.
     return f'#!/bin/sh\n[ ! -s {WAIT} ] || sleep "$(cat {WAIT})"\n: >{BEGAN}\n{start}\n'
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -35,6 +36,8 @@ def main(words: list[str]) -> int:
     found = _wait_for_server(started)
     if found is None:
         return _refuse(health.jupyter(started)[1])
+    if not re.fullmatch("[!-~]*", found.token):
+        return _refuse("the token in ~/.jupyter holds letters that no link can carry")
     if found.sock:
         return _refuse(f"JupyterLab listens on the UNIX socket {found.sock} alone: no link leads there")
     print(link(found, _port(found.port, started["jupyter_port"], os.environ.get("JUPYTER_PORT", ""))))

@@ -105,6 +105,27 @@ def test_c30_a_jupyter_that_would_be_open_is_refused_and_ssh_runs_on(run: Run, s
     assert container.api("/api/status", None)[0] == 403
 
 
+def test_a_token_removed_or_closed_while_it_runs_never_opens_jupyter_nor_reaches_the_log(run: Run) -> None:
+    """Jupyter would go on without the image's configuration, and write a token of its own into the log."""
+    gone = r"WARNING jupyter: the token's file .* was gone: a new one is made"
+    closed = r"ERROR   jupyter: not started, its token cannot be read: .*Permission denied"
+    ended = r"WARNING jupyter: ended \((signal|exit code 77)"
+    container = run("jupyter", env=OFF, allow=(gone, closed, ended)).wait_healthy()
+    token = "/var/lib/torchtap/jupyter-token"
+    first = container.token
+    container.exec("sh", "-c", f"rm {token}; kill -9 $(pgrep -f overlay/bin/jupyter-lab)", root=True)
+    wait_until(lambda: container.exec("health", check=False).returncode == 0, 40, lambda: container.logs)
+    second = container.token
+    assert second != first
+    assert container.api("/api/status", second)[0] == 200
+    words = f"chown 0:0 {token}; kill -9 $(pgrep -f overlay/bin/jupyter-lab)"
+    container.exec("sh", "-c", words, root=True)
+    wait_until(
+        lambda: "exit code 77: its token cannot be read" in health(container)[1], 40, lambda: container.logs
+    )
+    assert "token=" not in container.logs
+
+
 def test_c30_open_to_anyone_by_name(run: Run) -> None:
     warning = r"WARNING jupyter: no token and no password \(JUPYTER_OPEN_TO_ANYONE=1\): whoever reaches its port runs"
     container = run("jupyter", env={**OFF, "JUPYTER_OPEN_TO_ANYONE": "1"}, allow=(warning,)).wait_healthy()

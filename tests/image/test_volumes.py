@@ -178,6 +178,17 @@ def test_two_containers_on_one_state_volume_share_token_and_host_key(run: Run, v
     assert held == "0\n", "sessions inherit no lock"
 
 
+def test_a_state_that_another_users_container_uses_keeps_its_token(run: Run, volume: Volume) -> None:
+    mount = ("-v", f"{volume()}:{STATE}")
+    first = run("jupyter", options=mount, env=OFF).wait_healthy()
+    warning = (
+        r"WARNING state: /var/lib/torchtap holds what another user made \(jupyter-token\); this is uid 1001"
+    )
+    run("jupyter", options=mount, env={**OFF, "HOST_UID": "1001"}, allow=(warning,)).wait_healthy()
+    owner = first.exec("stat", "-c", "%u:%g %a", f"{STATE}/jupyter-token").stdout.strip()
+    assert owner == "1000:1000 600"
+
+
 def test_a_home_of_another_image_and_another_id_is_kept_whole(
     engine: Engine, image: str, run: Run, volume: Volume
 ) -> None:

@@ -318,11 +318,13 @@ def test_what_another_user_left_in_the_state_is_seen(image: Path) -> None:
         (paths.STATE / name).touch()
     (paths.STATE / paths.SSH).mkdir(mode=0o700)
     with acting_as(UID, GID):
-        assert module._of_others(paths.STATE) == (paths.SSH, paths.TOKEN)
+        assert module._of_others(paths.STATE, UID, in_use=False) == (paths.SSH, paths.TOKEN)
+    assert module._of_others(paths.STATE, UID, in_use=True) == (paths.TOKEN,)
     os.chown(paths.STATE / paths.SSH, UID, GID)
     os.chown(paths.STATE / paths.TOKEN, UID, GID)
     with acting_as(UID, GID):
-        assert module._of_others(paths.STATE) == ()
+        assert module._of_others(paths.STATE, UID, in_use=False) == ()
+    assert module._of_others(paths.STATE, UID, in_use=True) == ()
 
 
 def test_a_port_that_somebody_listens_on_is_not_free() -> None:

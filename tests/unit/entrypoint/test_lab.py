@@ -27,6 +27,7 @@ def failed_twice(image: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     python.write_text("#!/bin/sh\n")
     python.chmod(0o755)
     (run / "jupyter").mkdir()
+    (image / "var/lib/torchtap" / paths.TOKEN).write_text("0123abcd\n")
     now = time.time() + 1
     (run / "jupyter" / lab.RECORD).write_text(f"11 {now}\n12 {now}\n")
     ends(run, "exit code 1")
@@ -68,3 +69,19 @@ def test_a_taken_port_is_not_blamed_on_packages(
         with pytest.raises(BecameError, match=f"/{overlay.LINK}/bin/python$"):
             lab.main()
     assert capsys.readouterr().err == ""
+
+
+def test_a_token_that_was_removed_is_made_again_before_jupyterlab_starts(
+    failed_twice: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it Jupyter would go on with one of its own, which it writes into the log."""
+    file = paths.STATE / paths.TOKEN
+    file.unlink()
+    monkeypatch.setenv("TORCHTAP_STATE", str(paths.STATE))
+    with pytest.raises(BecameError):
+        lab.main()
+    assert len(file.read_text()) == 49
+    assert file.stat().st_mode & 0o777 == 0o600
+    said = capsys.readouterr().err
+    assert "jupyter-token was gone: a new one is made" in said
+    assert file.read_text().strip() not in said

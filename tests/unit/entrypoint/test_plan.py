@@ -513,6 +513,21 @@ def test_a_state_that_another_container_uses_is_told_to_services_only() -> None:
     assert plan(facts(state_in_use=True), ["true"]).notices == ()
 
 
+def test_a_state_that_another_users_container_uses_is_left_to_it() -> None:
+    """Its token would otherwise change hands, and its JupyterLab could not start again."""
+    made = plan(facts(state_in_use=True, state_of_others=("jupyter-token",)))
+    assert made.state == Path("/tmp/torchtap-state-1000")
+    assert [notice.level for notice in made.notices] == ["warning"]
+    assert made.notices[0].text == (
+        "/var/lib/torchtap holds what another user made (jupyter-token); this is uid 1000, gid 1000, "
+        "and another running container uses it"
+    )
+
+
+def test_an_empty_thread_count_counts_as_not_set() -> None:
+    assert "OMP_NUM_THREADS" not in plan(facts(environment={"OMP_NUM_THREADS": ""})).environment
+
+
 def test_new_volumes_and_folders_made_for_them_become_the_users() -> None:
     made = plan(facts(new_volumes=(Path("/data"),), made_for_mounts=(HOME / ".cache",)))
     assert made.folders_to_own == (HOME / ".cache", Path("/data"))
@@ -781,7 +796,7 @@ def script(service: Service, **changes: Any) -> str:
 
 def test_a_users_service_never_changes_who_it_is() -> None:
     text = script(Service(name="x", argv=("prog",)), is_root=False)
-    assert text.splitlines()[-1] == "cd /workspace && exec prog"
+    assert text.splitlines()[-1] == "cd /workspace && unset OLDPWD && exec prog"
 
 
 def test_sshd_stays_root() -> None:

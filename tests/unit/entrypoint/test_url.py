@@ -91,6 +91,14 @@ def test_a_server_on_loopback_alone_is_said_to_be_out_of_reach(
     )
 
 
+def test_a_token_that_no_link_can_carry_is_said(
+    started: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    says(started, token="two words")
+    assert url.main([]) == 1
+    assert "holds letters that no link can carry" in capsys.readouterr().err
+
+
 def test_no_link_leads_to_a_unix_socket(started: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     says(started, sock="/tmp/lab.sock")
     assert url.main([]) == 1

@@ -9,20 +9,33 @@ from jupyter_server.auth.identity import PasswordIdentityProvider
 c = get_config()  # noqa: F821 - Jupyter puts it there
 
 
+def _end(code, *lines):
+    """End this start. An exception would not: Jupyter goes on without this file, with a token in its log."""
+    print(*lines, sep="\n        ", file=sys.stderr, flush=True)
+    sys.exit(code)  # docker/entrypoint/backoff.py has the reasons
+
+
+def _token():
+    """From a file of mode 0600: neither on the command line nor in the environment of kernels."""
+    file = Path(os.environ.get("TORCHTAP_STATE", "/var/lib/torchtap")) / "jupyter-token"
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = f"ERROR   jupyter: not started, its token cannot be read: {error}"
+        return _end(77, why, "Restart the container: start mends the file, or says why it cannot")
+
+
 class _NeverOpenByAccident(PasswordIdentityProvider):
     """Ends a start that would let anyone in, unless that was asked for by name."""
 
     def validate_security(self, app, ssl_options=None):
         if not self.auth_enabled and os.environ.get("JUPYTER_OPEN_TO_ANYONE") != "1":
-            # 78: what docker/entrypoint/backoff.py has a reason for.
-            print(
-                "ERROR   jupyter: not started, it would be open to anyone: no token and no password\n"
-                "        Take the empty token out of ~/.jupyter, or set a password: jupyter server password\n"
-                "        Open on purpose: -e JUPYTER_OPEN_TO_ANYONE=1",
-                file=sys.stderr,
-                flush=True,
+            _end(
+                78,
+                "ERROR   jupyter: not started, it would be open to anyone: no token and no password",
+                "Take the empty token out of ~/.jupyter, or set a password: jupyter server password",
+                "Open on purpose: -e JUPYTER_OPEN_TO_ANYONE=1",
             )
-            sys.exit(78)
         super().validate_security(app, ssl_options)
 
 
@@ -32,10 +45,7 @@ c.ServerApp.port = int(os.environ.get("JUPYTER_PORT_IN_CONTAINER") or 8888)
 c.ServerApp.port_retries = 0  # another port would not be published
 c.ServerApp.open_browser = False
 c.ServerApp.allow_root = os.geteuid() == 0
-# From a file of mode 0600: neither on the command line nor in the environment of kernels.
-_state = Path(os.environ.get("TORCHTAP_STATE", "/var/lib/torchtap"))
-_open = os.environ.get("JUPYTER_OPEN_TO_ANYONE") == "1"
-c.IdentityProvider.token = "" if _open else (_state / "jupyter-token").read_text().strip()
+c.IdentityProvider.token = "" if os.environ.get("JUPYTER_OPEN_TO_ANYONE") == "1" else _token()
 # The log says what is wrong; that the server runs is said by start.
 c.Application.log_level = "WARN"
 c.ServerApp.log_level = "WARN"
