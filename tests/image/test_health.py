@@ -58,7 +58,7 @@ def test_services_that_are_killed_start_again_after_a_second(run: Run) -> None:
 
 def test_a_container_stops_at_once_while_a_service_waits_for_its_next_start(run: Run) -> None:
     """And what ends again and again is said with how often, and when it is tried again."""
-    ends = r"WARNING jupyter: ended \(exit code 1\) after \d+ s; starts again in 2 s"
+    ends = r"WARNING jupyter: ended \(exit code 1\) after \d+ s; starts again in 8 s"
     broken = ("-e", "JUPYTER_RUNTIME_DIR=/proc/nowhere")
     container = run(
         "jupyter", key=True, env=OFF, options=broken, allow=(r"WARNING jupyter: ended", r"Traceback")
@@ -67,11 +67,11 @@ def test_a_container_stops_at_once_while_a_service_waits_for_its_next_start(run:
     well, said = health(container)
     assert not well
     assert re.search(
-        r"does not run: ended \(exit code 1\), 2 times in a row; starts again (in \d s|now)", said
+        r"does not run: ended \(exit code 1\), 4 times in a row; starts again (in \d s|now)", said
     ), said
     code, took_s = container.stop()
     assert code in (0, 143)
-    assert took_s < 1
+    assert took_s < 4, "of the 8 s that the service waits"
 
 
 # ---- the GPU ----

@@ -113,12 +113,12 @@ def test_a_token_removed_or_closed_while_it_runs_never_opens_jupyter_nor_reaches
     container = run("jupyter", env=OFF, allow=(gone, closed, ended)).wait_healthy()
     token = "/var/lib/torchtap/jupyter-token"
     first = container.token
-    container.exec("sh", "-c", f"rm {token}; kill -9 $(pgrep -f overlay/bin/jupyter-lab)", root=True)
+    container.exec("sh", "-c", f"rm {token}; pkill -9 -f [o]verlay/bin/jupyter-lab", root=True)
     wait_until(lambda: container.exec("health", check=False).returncode == 0, 40, lambda: container.logs)
     second = container.token
     assert second != first
     assert container.api("/api/status", second)[0] == 200
-    words = f"chown 0:0 {token}; kill -9 $(pgrep -f overlay/bin/jupyter-lab)"
+    words = f"chown 0:0 {token}; pkill -9 -f [o]verlay/bin/jupyter-lab"
     container.exec("sh", "-c", words, root=True)
     wait_until(
         lambda: "exit code 77: its token cannot be read" in health(container)[1], 40, lambda: container.logs
