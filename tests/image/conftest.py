@@ -35,6 +35,11 @@ ALARM = re.compile(r"^(?:WARNING|ERROR)\b.*|^Traceback.*|^\[[EC] .*", re.MULTILI
 # jupyter_server's own last word at every stop.
 FAREWELL = re.compile(r"^\[C .*received signal 15, stopping$", re.MULTILINE)
 NO_KEY = r"WARNING ssh: not started, no public key"
+OFF = {"TORCHTAP_SELFTEST": "off"}
+READ_ONLY = ("--read-only", "--tmpfs", "/run:mode=1777", "--tmpfs", "/tmp:mode=1777")
+KEPT = ("-v", "/home/dev", "-v", "/var/lib/torchtap")
+# As compose.yaml; that it is the same list is tested without Docker (tests/unit/docker/test_compose.py).
+POWERS = ("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID", "SYS_CHROOT")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -299,6 +304,11 @@ def check_log(logs: str, allow: list[str]) -> None:
     assert not unexpected, f"not expected in the log: {unexpected}\n{logs}"
     for pattern in allow:
         assert re.search(pattern, logs), f"expected in the log: {pattern!r}\n{logs}"
+
+
+def on_host(name: str) -> tuple[str, ...]:
+    """Options of `docker run` for a simulated host of tests/engine/simulate/hosts."""
+    return ("--gpus", "all", "-e", f"TORCHTAP_SIMULATED_HOST={name}")
 
 
 def free_port() -> int:

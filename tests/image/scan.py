@@ -1,6 +1,6 @@
 """What must not lie in any layer of an image: run in a container that has the layers' folders below /layers.
 
-Prints what it found as JSON: [[path, what it is], ...]; paths begin with the layer's number.
+Prints JSON: [[[path, what it is], ...], how many files were looked at]; paths begin with the layer's number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 # What a file is by its name.
 NAMES = (
     (r"(^|/)(\.ssh/)?id_(rsa|dsa|ecdsa|ed25519)(_sk)?$", "an SSH key"),
-    (r"(^|/)ssh_host_\w+_key$", "an SSH host key"),
+    (r"(^|/)ssh_host_\w+_key(\.pub)?$", "an SSH host key"),
     (r"(^|/)authorized_keys$", "keys that may log in"),
     (r"(^|/)jupyter-token$", "Jupyter's token"),
     (
@@ -22,8 +22,9 @@ NAMES = (
         "what a person keeps for himself",
     ),
     (r"(^|/)\.(docker|aws|kube|huggingface)/", "credentials"),
-    (r"(^|/)\.git/", "a repository's history"),
+    (r"(^|/)\.git(/|$)", "a repository's history"),
     (r"(^|/)secrets/[^/]+$", "a build's secret"),
+    (r"(^|/)(\.cache/(pip|uv)/|\.uv/)|apt/lists/[^/]+_Packages[^/]*$", "a cache of the build"),
 )
 # What a file is by what is in it: words that it must hold (quickly looked for), what it must look like.
 CONTENT = (
@@ -50,10 +51,11 @@ names = [(re.compile(pattern), what) for pattern, what in NAMES]
 contents = [(words, re.compile(pattern), what) for words, pattern, what in CONTENT]
 
 
-def scan(folder: Path) -> list[tuple[str, str]]:
-    found = []
+def scan(folder: Path) -> tuple[list[tuple[str, str]], int]:
+    found, seen = [], 0
     for directory, _, files in os.walk(folder):
         for path in (Path(directory, name) for name in files):
+            seen += 1
             inside = path.relative_to(folder).as_posix()
             found += [(inside, what) for pattern, what in names if pattern.search(inside)]
             wanted = PRIVATE.search(inside) if PUBLIC.search(inside) else True
@@ -65,7 +67,7 @@ def scan(folder: Path) -> list[tuple[str, str]]:
                     for words, pattern, what in contents
                     if any(word in text for word in words) and pattern.search(text)
                 ]
-    return found
+    return found, seen
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ import pytest
 
 from tests.engine.engine import Engine, EngineError
 
-from .conftest import NO_KEY, Container, Run
-
-OFF = {"TORCHTAP_SELFTEST": "off"}
+from .conftest import NO_KEY, OFF, Container, Run, on_host
 
 
 def selftest(
@@ -23,10 +21,6 @@ def selftest(
 ) -> tuple[int, Any]:
     done = engine.docker("run", "--rm", *options, image, *words, check=False)
     return done.returncode, json.loads(done.stdout) if "--json" in words else done.stdout
-
-
-def on_host(name: str) -> tuple[str, ...]:
-    return ("--gpus", "all", "-e", f"TORCHTAP_SIMULATED_HOST={name}")
 
 
 def test_nvidia_smi_is_seen_over_ssh_and_in_a_kernel(simulated: Engine, run: Run) -> None:

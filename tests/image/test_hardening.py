@@ -14,19 +14,16 @@ import pytest
 
 from tests.engine.engine import Engine
 
-from .conftest import KERNEL_CLIENT, ROOT, Container, Run
+from .conftest import KERNEL_CLIENT, OFF, POWERS, READ_ONLY, ROOT, Container, Run
 from .test_compose import Project, project  # noqa: F401 - the fixture
 
-OFF = {"TORCHTAP_SELFTEST": "off"}
-# As compose.yaml; that it is the same list is tested without Docker (tests/unit/docker/test_compose.py).
-NEEDED = ("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID", "SYS_CHROOT")
 # `docker exec -u dev` asks /etc/passwd, which a read-only root leaves without dev.
 NUMBERS = "1000:1000"
 NO_NEW = ("--security-opt", "no-new-privileges:true")
 
 
 def powers(*without: str) -> tuple[str, ...]:
-    kept = [f"--cap-add={name}" for name in NEEDED if name not in without]
+    kept = [f"--cap-add={name}" for name in POWERS if name not in without]
     return ("--cap-drop=ALL", *NO_NEW, *kept)
 
 
@@ -48,7 +45,6 @@ def kernel_inside(container: Container, code: str) -> str:
 
 # ---- the matrix ----
 USER = ("--user", "12345:54321")
-READ_ONLY = ("--read-only", "--tmpfs", "/run:mode=1777", "--tmpfs", "/tmp:mode=1777")
 NOT_WRITABLE = {
     "workspace": r"WARNING workspace: /workspace cannot be written",
     "home": r"WARNING home: /home/dev cannot be written",
@@ -103,7 +99,7 @@ def test_the_line_to_paste_in_the_docs_works(run: Run) -> None:
 
 
 # ---- capabilities ----
-@pytest.mark.parametrize("missing", NEEDED)
+@pytest.mark.parametrize("missing", POWERS)
 def test_every_capability_of_the_list_is_needed(run: Run, missing: str) -> None:
     """The documented minimum is one: without any of them something stops working, and it is said."""
     breaks: dict[str, Any] = {
@@ -162,7 +158,7 @@ def test_compose_gives_a_session_no_way_to_more(project: Project) -> None:  # no
     assert fields["Seccomp"] == "2"
     assert int(fields["CapEff"], 16) == int(fields["CapPrm"], 16) == 0
     bounding = int(fields["CapBnd"], 16)
-    assert bounding.bit_count() == len(NEEDED)
+    assert bounding.bit_count() == len(POWERS)
     said = project.container.ssh(
         "screen -dmS one sleep 100; tmux new-session -d; screen -ls; tmux list-sessions"
     ).stdout
@@ -231,8 +227,8 @@ def test_nothing_that_root_runs_can_be_written_by_dev(shared: Container) -> None
     assert found == []
 
 
-def scan(engine: Engine, image: str) -> list[tuple[str, str]]:
-    """Every layer by itself, so that what a later one deletes is seen too."""
+def scan(engine: Engine, image: str) -> tuple[list[tuple[str, str]], int]:
+    """Every layer by itself, so that what a later one deletes is seen too; and how many files were looked at."""
     data = json.loads(engine.docker("inspect", "-f", "{{json .GraphDriver}}", image).stdout)
     if not data or data["Name"] != "overlay2":
         pytest.skip("only an engine with overlay2 tells where its layers lie")
@@ -243,7 +239,8 @@ def scan(engine: Engine, image: str) -> list[tuple[str, str]]:
         "run", "--rm", "-i", "--network=none", "--entrypoint=/usr/bin/python3", *mounts, image, "-",
         input=script.read_text(),
     )  # fmt: skip
-    return [(path.partition("/")[2], what) for path, what in json.loads(done.stdout)]
+    found, seen = json.loads(done.stdout)
+    return [(path.partition("/")[2], what) for path, what in found], seen
 
 
 # A test of tornado's, in its public wheel.
@@ -252,12 +249,15 @@ KNOWN = ("site-packages/tornado/test/test.key", "a private key")
 
 @pytest.mark.every_variant
 def test_c31_no_layer_and_no_history_holds_a_secret(engine: Engine, image: str) -> None:
-    found = [(path, what) for path, what in scan(engine, image) if (path[-len(KNOWN[0]) :], what) != KNOWN]
+    found, seen = scan(engine, image)
+    assert seen > 10_000, "the scan did not read the layers"
+    found = [(path, what) for path, what in found if (path[-len(KNOWN[0]) :], what) != KNOWN]
     assert found == []
     history = engine.docker("history", "--no-trunc", "--format", "{{.CreatedBy}}", image).stdout
     config = engine.docker("inspect", "-f", "{{json .Config}}", image).stdout
     for text in (history, config):
-        assert not re.search(r"(?i)BEGIN|password|ghp_|hf_[a-z]{34}|://[^/\s:]+:[^/\s@]+@|_proxy=", text)
+        assert not re.search(r"(?i)BEGIN|password|(secret|api_key)=\S|ghp_|hf_[a-z]{34}", text)
+        assert not re.search(r"(?i)://[^/\s:]+:[^/\s@]+@|_proxy=", text)
     assert not re.search(r"(?i)token|secret", config)
 
 
@@ -267,16 +267,19 @@ def test_a_secret_that_a_later_layer_deletes_is_found(engine: Engine, image: str
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "deploy")], check=True
     )
     (tmp_path / "Dockerfile").write_text(
-        f"FROM {image}\nCOPY deploy /root/deploy\nRUN rm /root/deploy && touch /root/.netrc\n"
+        f"FROM {image}\nCOPY deploy /root/deploy\nRUN rm /root/deploy && touch /root/.netrc && "
+        "mkdir -p /root/.cache/pip /var/lib/apt/lists && touch /root/.cache/pip/x /var/lib/apt/lists/x_Packages.lz4\n"
     )
     name = f"{image.partition(':')[0]}-planted"
     engine.docker("build", "-q", "-t", name, str(tmp_path))
     try:
-        found = scan(engine, name)
+        found, _ = scan(engine, name)
     finally:
         engine.docker("rmi", name)
     assert ("root/deploy", "a private key") in found
     assert ("root/.netrc", "what a person keeps for himself") in found
+    assert ("root/.cache/pip/x", "a cache of the build") in found
+    assert ("var/lib/apt/lists/x_Packages.lz4", "a cache of the build") in found
 
 
 # ---- CPUs ----

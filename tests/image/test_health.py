@@ -11,9 +11,8 @@ from tests.engine.engine import Engine
 from tests.engine.simulate.hosts import load
 from tests.engine.simulate.smi import render
 
-from .conftest import Container, Run, wait_until
+from .conftest import OFF, Container, Run, wait_until
 
-OFF = {"TORCHTAP_SELFTEST": "off"}
 KILLED = r"WARNING {}: ended \(signal 9, SIGKILL\) after \d+ s; starts again in \d s"
 
 

@@ -12,10 +12,9 @@ import pytest
 
 from tests.engine.engine import Engine
 
-from .conftest import Container, Run, wait_until
+from .conftest import OFF, Container, Run, wait_until
 from .test_health import health
 
-OFF = {"TORCHTAP_SELFTEST": "off"}
 REFUSED = r"ERROR   jupyter: not started, it would be open to anyone: no token and no password"
 ENDED = r"WARNING jupyter: ended \(exit code 78"
 
@@ -211,7 +210,7 @@ def test_examples_never_replace_a_users_file_and_stay_deleted(run: Run, tmp_path
     assert own.read_text() == "my own"
     assert [path.name for path in own.parent.iterdir()] == [own.name]
     container = run("jupyter", env=OFF, options=("-v", f"{empty}:/workspace")).wait_healthy()
-    assert (empty / "notebooks" / own.name).exists()
+    assert (empty / "notebooks" / own.name).stat().st_uid == 1000
     container.exec("rm", "-r", "/workspace/notebooks")
     container.engine.docker("restart", container.id)
     container.wait_healthy()

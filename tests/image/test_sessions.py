@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.engine import Engine
 
-from .conftest import Container, Run, containers, wait_until
+from .conftest import KEPT, Container, Run, containers, wait_until
 
 # What people put into variables. Each must arrive byte for byte; what stands in a value is never run.
 AWKWARD = {
@@ -168,7 +168,8 @@ def test_c3_the_library_path_reaches_every_place(seen: dict[str, dict[str, str]]
 def test_c4_path_is_the_same_in_every_shell(awkward: Container) -> None:
     """/etc/profile of the distribution sets it anew for login shells."""
     expected = awkward.exec("sh", "-c", "echo $PATH").stdout
-    assert "/opt/torchtap/venv/bin:" in expected
+    assert expected.startswith("/opt/torchtap/bin:")
+    assert expected.endswith(":/run/torchtap/env/bin:/opt/torchtap/overlay/bin:/opt/torchtap/venv/bin\n")
     assert ":/usr/bin:" in expected, "where the NVIDIA runtime puts nvidia-smi"
     for shell in ("bash -lc", "sh -lc", "bash -ic", "tmux new-session -d 'bash -l'; bash -lc"):
         assert awkward.ssh(f"{shell} 'echo $PATH' 2>/dev/null").stdout == expected, shell
@@ -192,8 +193,7 @@ def test_su_gets_the_images_path_too(awkward: Container) -> None:
 
 def test_login_shells_have_the_path_where_only_tmp_can_be_written(run: Run) -> None:
     """`--read-only --tmpfs /tmp`: the run directory is in /tmp then."""
-    options: tuple[str, ...] = ("--read-only", "--tmpfs", "/tmp:mode=1777")
-    options += ("-v", "/home/dev", "-v", "/var/lib/torchtap", "-v", "/workspace")
+    options = ("--read-only", "--tmpfs", "/tmp:mode=1777", *KEPT, "-v", "/workspace")
     container = run(
         key=True,
         options=options,

@@ -83,6 +83,9 @@ def checkout(
     copy = Checkout(simulated, tmp_path, ssh_key, base_image)
     yield copy
     copy.make("down", check=False)
+    of_it = f"--filter=label=com.docker.compose.project={copy.env['COMPOSE_PROJECT_NAME']}"
+    if volumes := simulated.docker("volume", "ls", "-q", of_it).stdout.split():
+        simulated.docker("volume", "rm", *volumes)
 
 
 def test_make_up_takes_the_gpu_and_ends_with_verdict_link_and_ssh(checkout: Checkout, ssh_key: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.engine.engine import Engine
 
-from .conftest import NO_KEY, Container, Run
+from .conftest import KEPT, NO_KEY, READ_ONLY, Container, Run
 
 KERNEL = """
 import os, pwd
@@ -23,8 +23,6 @@ open("/workspace/by-kernel", "w").close()
 open(os.path.expanduser("~/by-kernel"), "w").close()
 print(os.getuid(), os.getgid(), name, os.environ["HOME"])
 """
-READ_ONLY = ("--read-only", "--tmpfs", "/run:mode=1777", "--tmpfs", "/tmp:mode=1777")
-KEPT = ("-v", "/home/dev", "-v", "/var/lib/torchtap")
 IN_TMP = (
     r"WARNING home: /home/dev cannot be written by uid \d+, gid \d+",
     r"WARNING state: /var/lib/torchtap cannot be written by uid \d+",

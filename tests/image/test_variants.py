@@ -11,14 +11,10 @@ from host import sbom
 from tests.engine.engine import Engine
 from torchtap.variants import variant
 
-from .conftest import ROOT, VARIANT
+from .conftest import ROOT, VARIANT, on_host
 
 ROW = variant(VARIANT)
 OLD, VOLTA, NEWEST = "t4-old-driver-550", "v100-580", "rtx2080s-610"
-
-
-def on_host(name: str) -> tuple[str, ...]:
-    return ("--gpus", "all", "-e", f"TORCHTAP_SIMULATED_HOST={name}")
 
 
 def report(engine: Engine, image: str, *options: str) -> dict[str, Any]:
@@ -84,8 +80,9 @@ def test_c12_the_wheels_cuda_is_the_only_one(engine: Engine, image: str) -> None
     assert json.loads(manifest)["cuda"] == ROW.cuda
 
 
-# Bytes above the base, as measured when the image first was whole. It may grow by 3 % before somebody has to look.
-SIZES = {"cu130": 5_916_500_000, "cu128": 7_502_500_000}
+# Bytes above the base; an image may be 3 % larger before somebody has to look. cu130: of the first whole image (that of
+# 30 November 2026 has 0.2 % more). cu128 was measured late, when its bound was set; its first whole image is not known.
+SIZES = {"cu130": 5_903_384_400, "cu128": 7_502_500_000}
 
 
 @pytest.mark.every_variant
@@ -102,7 +99,10 @@ def test_c16_no_library_of_cuda_is_there_twice_and_the_image_has_not_grown(
         int(simulated.docker("image", "inspect", "-f", "{{.Size}}", each).stdout)
         for each in (image, base_image)
     ]
-    assert sizes[0] - sizes[1] <= 1.03 * SIZES.get(VARIANT, sizes[0])
+    if VARIANT not in SIZES:
+        assert not ROW.built_here, f"measure it: {sizes[0] - sizes[1]} bytes above its base"
+        pytest.skip(f"no size of {VARIANT} is known yet: {sizes[0] - sizes[1]} bytes above its base here")
+    assert sizes[0] - sizes[1] <= 1.03 * SIZES[VARIANT]
 
 
 @pytest.mark.every_variant

@@ -13,9 +13,8 @@ import pytest
 
 from tests.engine.engine import Engine
 
-from .conftest import NO_KEY, ROOT, Container, Run, wait_until
+from .conftest import NO_KEY, OFF, ROOT, Container, Run, wait_until
 
-OFF = {"TORCHTAP_SELFTEST": "off"}
 STATE, HOME = "/var/lib/torchtap", "/home/dev"
 Volume = Callable[..., str]
 

@@ -60,8 +60,8 @@ def valid(driver: str) -> frozenset[str]:
     True
     """
     lines = [line.split("\t") for line in TABLE.read_text().splitlines() if not line.startswith("#")]
-    columns = [_numbers(text) for text in lines[0][1:]]
-    at_or_below = [place for place, column in enumerate(columns) if column <= _numbers(driver)]
+    columns = [numbers(text) for text in lines[0][1:]]
+    at_or_below = [place for place, column in enumerate(columns) if column <= numbers(driver)]
     place = (at_or_below[-1] if at_or_below else 0) + 1
     return frozenset(line[0] for line in lines[1:] if line[place] == "1")
 
@@ -76,5 +76,10 @@ def canonical(name: str) -> str:
     return ALIASES.get(name) or (new + name.removeprefix(old) if name.startswith(old) else name)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
+    """The parts of a version, to compare.
+
+    >>> numbers("13.0.1") > numbers("9")
+    True
+    """
     return tuple(int(part) for part in re.findall(r"\d+", version))

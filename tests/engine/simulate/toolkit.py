@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.engine.simulate import smi, stubs
+from tests.engine.simulate.fields import numbers
 from tests.engine.simulate.hosts import Host
 
 DEFAULT_CAPABILITIES = frozenset({"compute", "utility"})
@@ -174,10 +175,6 @@ def _holds(host: Host) -> Callable[[str], bool]:
             return COMPARE[sign]("geforce" if geforce else "tesla", wanted)
         if name not in facts:
             raise ToolkitError(f"requirement error: invalid expression: {condition}")
-        return COMPARE[sign](_numbers(facts[name]), _numbers(wanted))
+        return COMPARE[sign](numbers(facts[name]), numbers(wanted))
 
     return holds
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))

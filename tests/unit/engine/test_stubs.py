@@ -25,13 +25,6 @@ except Exception as error:
 """
 
 
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("lib")
-    stubs.build(folder)
-    return folder
-
-
 def load_library(content: bytes, folder: Path, name: str) -> ctypes.CDLL:
     path = folder / name
     path.write_bytes(content)

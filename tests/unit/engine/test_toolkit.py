@@ -6,19 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.simulate import stubs, toolkit
+from tests.engine.simulate import toolkit
 from tests.engine.simulate.hosts import Host, load, parse
 from tests.engine.simulate.toolkit import Request, ToolkitError
 
 FOLDER = "/usr/lib/x86_64-linux-gnu"
 EVERYTHING = toolkit.request({"NVIDIA_VISIBLE_DEVICES": "all"})
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("lib")
-    stubs.build(folder)
-    return folder
 
 
 def injected(host: Host, libraries: Path, **env: str) -> toolkit.Injection:
