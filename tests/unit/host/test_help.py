@@ -43,6 +43,7 @@ def test_help_as_markdown(checkout: Checkout) -> None:
 
 
 SCRIPTS = sorted(path.name for path in (REPOSITORY / "scripts").iterdir() if path.is_file())
+OFFLINE = {"PIP_NO_INDEX": "1"}  # one that fills .venv after all fails here in seconds
 BY_ITSELF = {"lock"}  # an argparse of its own: it runs without the host's package
 WORDS = re.compile(
     r"\A[A-Z].*\.\n\nusage {6}\S.*\n(?: {11}.*\n)*(?:options {4}\S.*\n(?: {11}.*\n)*)?"
@@ -55,7 +56,7 @@ def test_every_command_tells_what_it_takes_and_does_nothing_else(checkout: Check
     """One way for all; no engine, no GPU and no .venv is looked for."""
     docker = checkout.fake("docker").answer()
     for word in ("--help", "-h"):
-        done = checkout.run(script, word)
+        done = checkout.run(script, word, env=OFFLINE)
         assert (done.returncode, done.stderr) == (0, "")
         assert WORDS.match(done.stdout), done.stdout
         assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
@@ -75,7 +76,7 @@ SAYS = {
 @pytest.mark.parametrize("target", [*SAYS, "lock"])
 def test_help_by_make_builds_no_environment(checkout: Checkout, target: str) -> None:
     """README: ARGS=--help. The first three run in .venv, which takes minutes to fill."""
-    done = checkout.make(target, "ARGS=--help")
+    done = checkout.make(target, "ARGS=--help", env=OFFLINE)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(SAYS.get(target, "usage:"))
     assert not (checkout.root / ".venv").exists()
