@@ -2,7 +2,7 @@
 
 Run by the build with the base's Python, once everything is installed. `base.json` says what the base holds and which of
 it is pinned; `constraints.txt` pins it for pip and uv; `bin` holds the base's programs, run by the interpreter that the
-user's `python` is.
+user's `python` is. And `pip3.12` and `python3.12` lead where `pip` and `python` do, whatever the version is.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ FITS = ("variant", "torch", "cuda", "cudnn", "nccl", "arch_list")
 # Not for the user's interpreter: pip has a wrapper, and the self-test must work when the user's packages do not.
 OWN_PROGRAMS = frozenset({"pip", "torchtap"})
 ENTRY_POINTS = "entry_points.txt"
+# Programs that the base has under several names, and what each must be in the image's own folder: by another name root
+# would change the base without a word, and the distribution's python knows no torch.
+SPELLINGS = {"pip": "pip", "python": "env-python"}
 
 
 def normal(name: str) -> str:
@@ -97,6 +100,17 @@ def programs(source: Path, interpreter: str) -> dict[str, bytes]:
     return found
 
 
+def spell(source: Path, out: Path) -> list[str]:
+    """Give the image's own folder each name of pip and python that the base's has; those that are new."""
+    new = []
+    for path in sorted(source.iterdir()):
+        target = SPELLINGS.get(re.sub(r"[\d.]+$", "", path.name))
+        if target and not (out / path.name).exists():
+            (out / path.name).symlink_to(target)
+            new.append(path.name)
+    return new
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--manifest", required=True, type=Path)
@@ -115,6 +129,7 @@ def main() -> int:
         path = arguments.out / "bin" / name
         path.write_bytes(text)
         path.chmod(0o755)
+    spell(Path(sys.prefix) / "bin", Path(arguments.interpreter).parent)
     # Where Jupyter looks last, whoever its interpreter is: kernels, extensions and templates of the base.
     for place in ("share", "etc"):
         link = Path("/usr/local") / place / "jupyter"

@@ -136,7 +136,8 @@ def installed(folder: Path) -> list[Package]:
     found = []
     for info in sorted(folder.glob("lib/python*/site-packages/*.dist-info")):
         name, _, version = info.name.removesuffix(".dist-info").rpartition("-")
-        if name and not _is_stub(info):
+        # "~": what pip leaves where it could not remove a package.
+        if name and not name.startswith("~") and not _is_stub(info):
             found.append(
                 Package(name=name, version=version, requested=(info / "REQUESTED").exists(), folder=info)
             )
@@ -146,11 +147,21 @@ def installed(folder: Path) -> list[Package]:
 def others(home: Path, key: str) -> list[tuple[Path, list[Package]]]:
     """Overlays of other images that hold packages, the last used first."""
     try:
-        folders = [path for path in overlays(home).iterdir() if path.name != key and not path.is_symlink()]
+        folders = [
+            path
+            for path in overlays(home).iterdir()
+            if path.name != key and not path.name.startswith(".") and not path.is_symlink()
+        ]
     except OSError:
         return []
     held = [(path, packages) for path in folders if (packages := installed(path))]
     return sorted(held, key=lambda each: each[0].stat().st_mtime, reverse=True)
+
+
+def stubs_in(base: Base, folder: Path) -> set[str]:
+    """Packages of the base that are seen through a stub, as NAME-VERSION."""
+    packages = site_packages(folder, base.python)
+    return {name.removesuffix(".dist-info") for name in base.stubs if _is_stub(packages / name)}
 
 
 def normal(name: str) -> str:
@@ -194,13 +205,13 @@ def _stubs(base: Base, packages: Path) -> None:
         for name in present
         if all(os.path.lexists(packages / name / file) for file in (STUB_FILES[0], INSTALLER))
     }
-    stubs = {name for name in present if _is_stub(packages / name)}
-    own = {_name(name) for name in whole - stubs}
+    ours = {name for name in present if _is_stub(packages / name)}
+    own = {_name(name) for name in whole - ours}
     wanted = {name for name in base.stubs if _name(name) not in own}
     # Half made, of another state of the base, or no longer needed.
-    for name in (stubs | ((present - whole) & base.stubs.keys())) - (wanted & whole):
+    for name in (ours | ((present - whole) & base.stubs.keys())) - (wanted & whole):
         shutil.rmtree(packages / name)
-    for name in wanted - (whole & stubs):
+    for name in wanted - (whole & ours):
         _stub(base, packages, name, has_entry_points=base.stubs[name])
 
 

@@ -88,3 +88,18 @@ def test_programs_are_run_by_the_users_python_except_pip_and_torchtap(
     (tmp_path / "activate").write_text("# source me\n")
     (tmp_path / "python").symlink_to("/usr/bin/python3")
     assert build.programs(tmp_path, "/opt/env-python") == {"pytest": b"#!/opt/env-python\nimport x\n"}
+
+
+def test_every_spelling_of_pip_and_python_is_the_images_own(build: ModuleType, tmp_path: Path) -> None:
+    """Root's `pip3.12 install` must not reach the base because only `pip` has a wrapper."""
+    base, own = tmp_path / "base", tmp_path / "own"
+    for folder in (base, own):
+        folder.mkdir()
+    for name in ("pip", "pip3", "pip3.12", "python", "python3.12", "pip-audit", "uv", "pythonize"):
+        (base / name).touch()
+    for name in ("pip", "env-python", "python"):
+        (own / name).touch()
+    assert build.spell(base, own) == ["pip3", "pip3.12", "python3.12"]
+    links = {path.name: str(path.readlink()) for path in own.iterdir() if path.is_symlink()}
+    assert links == {"pip3": "pip", "pip3.12": "pip", "python3.12": "env-python"}
+    assert build.spell(base, own) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint.install import refused_by_pip, refused_by_uv, uv_pip
+from entrypoint.install import is_told, refused_by_pip, refused_by_uv, uv_pip
 
 ROOT = Path(__file__).parents[3]
 RUN = """
@@ -197,33 +197,119 @@ def test_a_uv_of_the_users_own_comes_first(container: Path) -> None:
         ["run", "pip", "install"],
         ["venv"],
         ["pip", "compile", "requirements.in"],
-        ["pip", "install", "--system", "x"],
-        ["pip", "install", "-p", "3.12", "x"],
-        ["pip", "install", "--python=3.12", "x"],
-        ["pip", "install", "--target", "there", "x"],
         ["pip"],
         ["--directory", "pip", "pip"],
         [],
     ],
     ids=" ".join,
 )
-def test_every_other_use_of_uv_is_left_as_it_is(tmp_path: Path, words: list[str]) -> None:
-    assert uv_pip(words, {}, lambda: tmp_path) is None
+def test_every_other_use_of_uv_is_left_as_it_is(words: list[str]) -> None:
+    assert uv_pip(words) is None
+
+
+TOLD = [
+    ["--system"],
+    ["-p", "3.12"],
+    ["-p3.12"],
+    ["--python=3.12"],
+    ["--python", "python"],
+    ["--target", "there"],
+    ["--prefix=there"],
+]
+
+
+@pytest.mark.parametrize("words", TOLD, ids=" ".join)
+def test_an_environment_that_uv_is_told_is_uvs_affair(container: Path, words: list[str]) -> None:
+    script(
+        container,
+        "venv/bin/uv",
+        'echo "uv: $@"; echo "Using Python 3.12.3 environment at: /workspace/mine" >&2',
+    )
+    assert run(container, "uv", "pip", "install", *words, "x")[1] == f"uv: pip install {' '.join(words)} x\n"
+
+
+@pytest.mark.parametrize("words", TOLD[:5], ids=" ".join)
+@pytest.mark.parametrize("at", ["{}/run/env", "../run/env"], ids=["absolute", "relative"])
+def test_the_overlay_by_another_name_has_its_pin(container: Path, words: list[str], at: str) -> None:
+    """`--python python` is the overlay: who spells it out does not lift the pin by that."""
+    says = f"Using Python 3.12.3 environment at: {at.format(container)}"
+    script(container, "venv/bin/uv", f'echo "uv: $@"; echo "{says}" >&2')
+    assert run(container, "uv", "-q", "pip", "install", *words, "torch==2.9")[1] == (
+        f"uv: -q pip install --constraint /overlay/constraints.txt {' '.join(words)} torch==2.9\n"
+    )
+    assert run(container, "uv", "pip", "list", *words)[1] == f"uv: pip list {' '.join(words)}\n"
+    (container / "run/env/unpinned").touch()
+    assert "constraint" not in run(container, "uv", "pip", "install", *words, "torch==2.9")[1]
+
+
+@pytest.mark.parametrize("name", ["VIRTUAL_ENV", "CONDA_PREFIX", "UV_PYTHON"])
+def test_a_variable_that_names_the_overlay_does_not_lift_the_pin(container: Path, name: str) -> None:
+    says = f"Using Python 3.12.3 environment at: {container}/run/env"
+    script(container, "venv/bin/uv", f'echo "uv: $@"; echo "{says}" >&2')
+    environment = {name: f"{container}/run/env"}
+    assert "--constraint" in run(container, "uv", "pip", "install", "torch==2.9", **environment)[1]
+
+
+@pytest.mark.parametrize("words", ["--prefix {}/run/env", "--target={}/run/env/lib/python3.12/site-packages"])
+def test_a_folder_of_the_overlay_has_its_pin(container: Path, words: str) -> None:
+    told = words.format(container).split()
+    assert "--constraint" in run(container, "uv", "pip", "install", *told, "torch==2.9")[1]
+
+
+def test_a_constraint_of_the_users_own_is_kept_beside_the_pin_for_uv_too(container: Path) -> None:
+    said = run(container, "uv", "pip", "install", "x", UV_CONSTRAINT="a.txt b.txt")[1]
+    assert said.endswith("--constraint /overlay/constraints.txt --constraint a.txt --constraint b.txt x\n")
 
 
 @pytest.mark.parametrize("name", ["VIRTUAL_ENV", "CONDA_PREFIX", "UV_PYTHON", "UV_SYSTEM_PYTHON"])
-def test_an_environment_that_is_active_is_left_to_uv(tmp_path: Path, name: str) -> None:
-    words = ["pip", "install", "--python-version", "3.12", "x"]
-    assert uv_pip(words, {name: "1"}, lambda: tmp_path) is None
-    assert uv_pip(words, {name: ""}, lambda: tmp_path) == 1
+def test_an_environment_that_is_active_is_left_to_uv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--python-version", "3.12", "x"]
+    assert is_told(words, {name: "1"}, tmp_path / "overlay") is True
+    assert is_told(words, {name: ""}, tmp_path / "overlay") is False
 
 
-def test_a_project_with_an_environment_is_left_to_uv(tmp_path: Path) -> None:
+def test_a_project_with_an_environment_is_left_to_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / "src/deep"
     deep.mkdir(parents=True)
-    assert uv_pip(["pip", "install", "x"], {}, lambda: deep) == 1
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    monkeypatch.chdir(deep)
+    assert is_told(["x"], {}, overlay) is False
     (tmp_path / ".venv").mkdir()
-    assert uv_pip(["pip", "install", "x"], {}, lambda: deep) is None
+    assert is_told(["x"], {}, overlay) is True
+    (tmp_path / "src/.venv").symlink_to(overlay)  # for an editor, say
+    assert is_told(["x"], {}, overlay) is False
+
+
+@pytest.mark.parametrize("tool", [("pip",), ("uv", "pip")], ids=" ".join)
+def test_who_uninstalls_what_is_the_images_is_told_that_it_stays(
+    container: Path, tool: tuple[str, ...]
+) -> None:
+    """pip removes the stub and says "Successfully uninstalled"."""
+    base = json.loads((container / "overlay/base.json").read_text())
+    stub = container / "run/env/lib/python3.12/site-packages/torch-2.14.1.dist-info"
+    (container / "overlay/base.json").write_text(
+        json.dumps({**base, "stubs": {"torch-2.14.1.dist-info": False, "numpy-2.4.6.dist-info": True}})
+    )
+    program = "python" if tool == ("pip",) else "venv/bin/uv"
+    script(container, program, f"rm -r {stub}; exit 3")
+    code, _, errors = run(container, *tool, "uninstall", "torch")
+    assert code == 3
+    assert errors == "note: the image's own torch 2.14.1 stays: it is part of the image\n"
+    assert (stub / "INSTALLER").exists()
+    script(container, program, "true")
+    assert run(container, *tool, "uninstall", "x") == (0, "", "")
+
+
+def test_a_dry_run_of_the_users_own_is_asked_again_as_it_is(container: Path) -> None:
+    why = "Because you require torch==2.9.0 and torch==2.14.1, we can conclude"
+    script(container, "venv/bin/uv", f'echo "{why}" >&2; echo "$@" >>{container}/calls; exit 1')
+    assert PIN in run(container, "uv", "pip", "install", "torch==2.9", "--dry-run")[2]
+    first, again = (container / "calls").read_text().splitlines()
+    assert again == first
 
 
 def test_pip_says_when_an_active_environment_has_no_pip_of_its_own(container: Path) -> None:

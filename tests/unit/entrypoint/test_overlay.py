@@ -162,6 +162,24 @@ def test_a_stub_comes_back_when_the_users_version_is_gone(base: Base, made: Path
     assert tree(made) == before
 
 
+def test_what_a_failed_uninstall_left_is_no_package(base: Base, made: Path) -> None:
+    """pip renames what it removes to ~NAME first; where it is stopped then, that stays."""
+    distribution(site(made), "rich", "14.0")
+    for left in ("rich-14.0", "torch-2.14.1"):
+        (site(made) / f"{left}.dist-info").rename(site(made) / f"~{left[1:]}.dist-info")
+    assert overlay.installed(made) == []
+    overlay.make(base, made)
+    assert overlay.installed(made) == []
+    assert overlay.stubs_in(base, made) == {"torch-2.14.1", "numpy-2.4.6"}
+
+
+def test_what_a_reset_left_is_no_other_image(made: Path) -> None:
+    left = site(made.with_name(f".{made.name}.123"))
+    left.mkdir(parents=True)
+    distribution(left, "rich", "14.0")
+    assert overlay.others(paths.HOME, made.name) == []
+
+
 def test_start_makes_no_stubs_and_mends_those_that_are_there(base: Base, tmp_path: Path) -> None:
     folder = tmp_path / "new"
     assert overlay.make(base, folder, stubs=False) is True
