@@ -65,6 +65,16 @@ def last_end(run: Path | None, name: str) -> dict[str, Any] | None:
         return None
 
 
+def runs_for_s(run: Path | None, name: str) -> float:
+    """How long the service has been running; 0 while it does not."""
+    if run is None:
+        return 0.0
+    try:
+        return max(time.time() - (run / paths.SERVICES / name / BEGAN).stat().st_mtime, 0.0)
+    except OSError:
+        return 0.0
+
+
 def ended(name: str, code: int, number: int, folder: Path) -> None:
     """Note that a service has ended, and say when it starts again."""
     ran_s = 0.0

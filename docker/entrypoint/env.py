@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -18,7 +18,10 @@ from entrypoint.execute import execute
 from entrypoint.overlay import Package
 from entrypoint.user_env import Place
 
-KEPT = "requirements.txt"  # what `reset` writes down: KEY.requirements.txt beside the overlays
+KEPT = "requirements.txt"  # what `reset` writes down: KEY.requirements.txt beside the overlays, KEY.2.requirements.txt
+BROUGHT = "  # brought by another"  # there: not asked for by name
+# What each command takes beside its name; anything else is wrong usage.
+TAKES = {"status": {"json"}, "list": {"json"}, "restore": {"key", "latest"}, "reset": {"yes"}}
 
 EPILOG = """\
 status    where they are, how many and how large, whether torch is pinned, what hides parts of the image
@@ -34,12 +37,20 @@ Exit codes: 0 done, 1 not possible, 2 wrong usage. docs/packages.md says more.
 
 def main(words: list[str]) -> int:
     """Run one command; its exit code."""
-    arguments = _parser().parse_args(words)
+    parser = _parser()
+    arguments = parser.parse_intermixed_args(words)
+    named = {name for name, value in vars(arguments).items() if value and name != "command"}
+    if extra := sorted(named - TAKES.get(arguments.command, set())):
+        wrong = repr(arguments.key) if "key" in extra else f"--{extra[0]}"
+        parser.error(f"{arguments.command} takes no {wrong}")
     place = user_env.find()
     if place is None:
         return _problem("this image holds no environment for packages of your own")
+    given = user_env.mend(place)
     user_env.become_user()
     try:
+        if given:
+            overlay.clear(place.folder)
         return int(_COMMANDS[arguments.command](place, arguments))
     except OSError as error:
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
@@ -88,7 +99,7 @@ def _status(place: Place, arguments: argparse.Namespace) -> int:
     torch = pins.get("torch", "")
     lines = [
         ("folder", f"{place.folder}{note}"),
-        ("yours", f"{len(packages)} package{'' if len(packages) == 1 else 's'}, {state['mib']} MiB"),
+        ("yours", f"{_count(packages)}, {state['mib']} MiB"),
         (
             "pin",
             f"torch {torch} and its CUDA packages are protected (torchtap-env unpin lifts it)"
@@ -136,27 +147,44 @@ def _reset(place: Place, arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         if not sys.stdin.isatty():
             return _problem(
-                f"reset removes {len(packages)} packages. Without a terminal say so: torchtap-env reset --yes"
+                f"reset removes {_count(packages)}. Without a terminal say so: torchtap-env reset --yes"
             )
-        print(f"Remove {len(packages)} packages of yours ({place.folder})? [y/N] ", end="", flush=True)
+        print(f"Remove {_count(packages)} of yours ({place.folder})? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             return _problem("nothing removed")
     written = ""
     if packages:
-        kept = place.folder.with_name(f"{place.base.key}.{KEPT}")
-        paths.write(kept, "".join(f"{line}\n" for line in _requirements(packages)))
+        kept = _new_list(place)
+        paths.write(kept, "".join(f"{line}\n" for line in _marked(packages)))
         written = f". What there was: {kept} (torchtap-env restore {kept.name})"
-    aside = place.folder.with_name(f".{place.folder.name}.{time.time_ns()}")
-    place.folder.rename(aside)  # first, so that nobody sees half of it
+    place.folder.rename(overlay.aside(place.folder, time.time_ns()))  # first, so that nobody sees half of it
     overlay.make(place.base, place.folder)
-    if aside.is_dir() and not aside.is_symlink():
-        shutil.rmtree(aside)
-    else:
-        aside.unlink()
+    left = overlay.clear(place.folder)
     print(
-        f"removed {len(packages)} packages{written}\nWhat runs keeps what it has loaded: restart kernels and programs"
+        f"removed {_count(packages)}{written}\nWhat runs keeps what it has loaded: restart kernels and programs"
     )
+    if left:
+        print(
+            f"note: {left[0]} could not be removed: it is another user's, root's mostly. Python does not see it.\n"
+            "      To remove it, on the host: docker exec CONTAINER torchtap-env",
+            file=sys.stderr,
+        )
     return 0
+
+
+def _new_list(place: Place) -> Path:
+    """A name for the list of a reset; an earlier one is never written over."""
+    numbers = itertools.chain([""], (f"{number}." for number in itertools.count(2)))
+    names = (place.folder.with_name(f"{place.base.key}.{number}{KEPT}") for number in numbers)
+    return next(path for path in names if not os.path.lexists(path))
+
+
+def _marked(packages: list[Package]) -> list[str]:
+    """All of them, each in its version; what came with another says so, where it was noted which did."""
+    noted = any(package.requested for package in packages)
+    return [
+        f"{_requirement(package)}{BROUGHT if noted and not package.requested else ''}" for package in packages
+    ]
 
 
 def _restore(place: Place, arguments: argparse.Namespace) -> int:
@@ -168,7 +196,11 @@ def _restore(place: Place, arguments: argparse.Namespace) -> int:
         what = f"{arguments.key!r} is nothing that can be restored" if arguments.key else "restore what?"
         return _problem(f"{what} {there}" if what.endswith("?") else f"{what}. {there}", code=2)
     source = root / arguments.key
-    lines = _written(source) if source.is_file() else _requirements(overlay.installed(source))
+    lines = (
+        _written(source, brought=not arguments.latest)
+        if source.is_file()
+        else _requirements(overlay.installed(source))
+    )
     lines = [line.partition("==")[0] if arguments.latest else line for line in lines]
     pins = place.base.pinned if overlay.is_pinned(place.folder) else {}
     left = [line for line in lines if overlay.normal(re.split("[=@ ]", line)[0]) in pins]
@@ -187,9 +219,10 @@ def _restore(place: Place, arguments: argparse.Namespace) -> int:
     return 1
 
 
-def _written(source: Path) -> list[str]:
-    """The lines that an earlier `reset` wrote."""
-    return [line for line in paths.read(source).decode().split("\n") if line]
+def _written(source: Path, *, brought: bool) -> list[str]:
+    """The lines that an earlier `reset` wrote; those of packages that came with another only where wanted."""
+    lines = [line for line in paths.read(source).decode().split("\n") if line]
+    return [line.removesuffix(BROUGHT) for line in lines if brought or not line.endswith(BROUGHT)]
 
 
 def _words(line: str) -> list[str]:
@@ -226,6 +259,10 @@ def _size(folder: Path) -> int:
             with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(directory, name)).st_size
     return total
+
+
+def _count(packages: list[Package]) -> str:
+    return f"{len(packages)} package{'' if len(packages) == 1 else 's'}"
 
 
 def _problem(text: str, code: int = 1) -> int:

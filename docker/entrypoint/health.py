@@ -13,6 +13,7 @@ from entrypoint import backoff, gpu, paths, server
 from entrypoint.account import acting_as
 
 TIMEOUT_S = 3.0  # each wait; two services that hang end before the HEALTHCHECK's own limit
+HANGS_S = 60.0  # of a start; a package can do that, and nothing ends it
 
 
 def check(started: Mapping[str, Any] | None) -> tuple[bool, str]:
@@ -66,6 +67,8 @@ def _why_none(started: Mapping[str, Any]) -> str:
     if last and server.is_taken(started["jupyter_port"]):
         port = started["jupyter_port"]
         return f"port {port} is taken by another program; start with -e JUPYTER_PORT_IN_CONTAINER=ANOTHER ({last})"
+    if (waited := backoff.runs_for_s(paths.run_directory(), "jupyter")) > HANGS_S:
+        return f"has not answered for {waited:.0f} s; TORCHTAP_SAFE=1 starts without your packages"
     return f"does not run: {last}" if last else "starting, it does not listen yet"
 
 

@@ -42,6 +42,7 @@ def main(tool: str, words: list[str]) -> int:
         program = str(paths.VENV / "bin" / tool)
         execute(program, [program, *words], os.environ)
         return 127
+    user_env.mend(place)
     user_env.become_user()
     with contextlib.suppress(OSError):
         overlay.make(place.base, place.folder)

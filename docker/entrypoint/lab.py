@@ -17,11 +17,14 @@ from entrypoint.backoff import last_end
 from entrypoint.execute import execute
 from entrypoint.server import is_taken
 
-RECORD = "torchtap-starts"  # in Jupyter's run-time folder: pid and time of each start with the overlay
+# In Jupyter's run-time folder: pid and time of each start with the overlay, and the pid of the last server that ran.
+# jpserver-PID.json is gone after a shutdown, so the configuration in /etc/jupyter writes that second one.
+RECORD, ANSWERED = "torchtap-starts", "torchtap-answered"
 GIVEN_UP = 0  # in place of a pid: from here on with the base
 TRIES = 2
-# Ends that say nothing about packages: asked for, refused for a token (77) or for lack of a password (78), killed.
-NO_FAULT = ("exit code 0", "exit code 77", "exit code 78", "signal 9")
+# Ends that say nothing about packages: refused for a token (77) or for lack of a password (78), killed. Exit code 0 is
+# not among them: a package can do that too, and who shuts JupyterLab down has seen it answer.
+NO_FAULT = ("exit code 77", "exit code 78", "signal 9")
 SHORT_S = 60.0  # what ended later had been running
 
 
@@ -78,8 +81,7 @@ def _has_failed(record: Path, since: float, ended: str) -> bool:
     now = time.time()
     if starts:
         pid, at = starts[-1]
-        answered = (record.parent / f"jpserver-{pid}.json").exists()
-        if answered or now - at > SHORT_S or ended.startswith(NO_FAULT):
+        if _has_answered(record.parent, pid) or now - at > SHORT_S or ended.startswith(NO_FAULT):
             starts = []
     failed = len(starts) >= TRIES
     starts.append((GIVEN_UP if failed else os.getpid(), now))
@@ -87,6 +89,13 @@ def _has_failed(record: Path, since: float, ended: str) -> bool:
         record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # one of the user's may not be there yet
         paths.write(record, "".join(f"{pid} {at}\n" for pid, at in starts))
     return failed
+
+
+def _has_answered(folder: Path, pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        if paths.read(folder / ANSWERED).decode(errors="replace").strip() == str(pid):
+            return True
+    return (folder / f"jpserver-{pid}.json").exists()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from entrypoint import log, overlay
 from entrypoint.account import Account, acting_as
+from entrypoint.reclaim import reclaim
 
 
 def lay(account: Account, run: Path, *, safe: bool) -> Path | None:
@@ -15,8 +16,15 @@ def lay(account: Account, run: Path, *, safe: bool) -> Path | None:
         return None
     home = Path(account.home)
     folder = overlay.overlays(home) / base.key
+    if given := reclaim(base, folder, account.uid, account.gid):
+        log.info(
+            "packages",
+            f"{given} files of root's in {folder.parent} are the user's again",
+            "Root's python put them there. Install as the user: docker exec -u dev CONTAINER python -m pip install ...",
+        )
     try:
         with acting_as(account.uid, account.gid):
+            overlay.clear(folder)
             new = not safe and overlay.make(base, folder, stubs=False)
             own = len(overlay.installed(folder)) if safe else 0
             others = overlay.others(home, base.key) if new else []

@@ -158,6 +158,32 @@ def others(home: Path, key: str) -> list[tuple[Path, list[Package]]]:
     return sorted(held, key=lambda each: each[0].stat().st_mtime, reverse=True)
 
 
+def aside(folder: Path, number: int) -> Path:
+    """Where an overlay goes that is being removed."""
+    return folder.with_name(f".{folder.name}.{number}")
+
+
+def left_by_reset(folder: Path) -> list[Path]:
+    """Overlays of this name that are no longer in use, and not removed yet or not to the end."""
+    named = re.compile(rf"\.{re.escape(folder.name)}\.\d+")
+    try:
+        return [path for path in folder.parent.iterdir() if named.fullmatch(path.name)]
+    except OSError:
+        return []
+
+
+def clear(folder: Path) -> list[str]:
+    """Remove those; what could not be removed, the cause first."""
+    left: list[str] = []
+    for path in left_by_reset(folder):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, onerror=lambda _, name, __: left.append(name))
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
+    return left
+
+
 def stubs_in(base: Base, folder: Path) -> set[str]:
     """Packages of the base that are seen through a stub, as NAME-VERSION."""
     packages = site_packages(folder, base.python)

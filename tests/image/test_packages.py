@@ -151,6 +151,68 @@ def test_root_installs_as_the_user(lived_in: Container) -> None:
     assert owners == ""
 
 
+@pytest.mark.every_variant
+def test_every_spelling_of_pip_leaves_the_base_alone(lived_in: Container) -> None:
+    """pip3.12 of the base itself would change it, as root. And python3.12 is the python that knows torch."""
+    names = lived_in.exec("sh", "-c", "cd /opt/torchtap/venv/bin && ls -d pip pip[0-9]* python[0-9]*").stdout
+    for name in names.split():
+        found = lived_in.exec("sh", "-c", f"command -v {name}").stdout
+        assert found == f"/opt/torchtap/bin/{name}\n"
+        if name.startswith("pip"):
+            lived_in.exec(name, "install", *OFFLINE, "--force-reinstall", "two", root=True)
+            assert where(lived_in, "two").startswith(OVERLAY)
+            lived_in.exec(name, "uninstall", "-y", "--quiet", "two", root=True)
+        else:
+            lived_in.exec(name, "-c", "import torch, sys; assert sys.prefix == '/run/torchtap/env'")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--python python",
+        "-p {python}",
+        "-p /run/torchtap/env",
+        "--prefix /run/torchtap/env",
+        "--dry-run",
+        "VIRTUAL_ENV",
+    ],
+)
+def test_c11_uv_told_the_overlay_in_other_words_has_the_pin(lived_in: Container, words: str) -> None:
+    """images.md 11: and the note."""
+    python = lived_in.python("import sys; print('%d.%d' % sys.version_info[:2])")
+    told = f"VIRTUAL_ENV={OVERLAY} uv pip install" if words == "VIRTUAL_ENV" else f"uv pip install {words}"
+    command = f"{told.format(python=python)} {' '.join(OFFLINE)} torch==1.13"
+    refused = lived_in.exec("sh", "-c", command, check=False)
+    assert refused.returncode == 1
+    assert "To lift the pin" in refused.stderr
+    assert where(lived_in, "torch").startswith("/opt/torchtap/venv/")
+
+
+@pytest.mark.parametrize("tool", ["pip uninstall -y", "uv pip uninstall"])
+def test_who_uninstalls_what_is_the_images_is_told_that_it_stays(lived_in: Container, tool: str) -> None:
+    said = lived_in.exec(*tool.split(), "torch").stderr
+    assert re.search(r"note: the image's own torch [\d.+a-z]+ stays: it is part of the image\n", said)
+    assert where(lived_in, "torch").startswith("/opt/torchtap/venv/")
+
+
+def test_roots_files_in_the_overlay_stop_nobody(run: Run, wheels: Path) -> None:
+    """`docker exec CONTAINER python -m pip install` as root: reset goes on, root removes the rest, start mends it."""
+    container = ready(give(run("sleep", "infinity"), wheels))
+    install = ("python", "-m", "pip", "install", *OFFLINE, "--root-user-action=ignore", "one")
+    container.exec(*install, root=True)
+    done = container.exec("torchtap-env", "reset", "--yes")
+    assert "removed 1 package. What there was: " in done.stdout
+    assert "could not be removed" in done.stderr
+    assert container.exec("torchtap-env", "list").stdout == ""
+    assert "kept" not in container.exec("torchtap-env").stdout
+    container.exec("torchtap-env", root=True)
+    assert container.exec("sh", "-c", "ls -d /home/dev/.local/share/torchtap/env/.cu* || :").stdout == ""
+    container.exec(*install, root=True)
+    container.engine.docker("restart", "-t", "1", container.id)
+    container.wait_log("files of root's in /home/dev/.local/share/torchtap/env are the user's again", 30)
+    ready(container).exec("pip", "uninstall", "-y", "one")
+
+
 def test_root_looks_for_nothing_in_the_users_folder(lived_in: Container) -> None:
     """Supervision is root's and finds programs by name: not where the user can put one."""
     for pid in lived_in.exec("pgrep", "-u", "root", "s6-", root=True).stdout.split():
@@ -218,6 +280,35 @@ def test_a_package_that_breaks_jupyterlab_is_left_out_aloud(run: Run, wheels: Pa
     container.engine.docker("restart", container.id)
     container.wait_healthy()
     assert OVERLAY in container.kernel("import sys; print(sys.prefix)")
+
+
+def test_a_package_that_ends_jupyterlab_with_exit_code_0_is_left_out_too(
+    run: Run, wheels: Path, tmp_path: Path
+) -> None:
+    """At its import; a JupyterLab that was shut down twice in a minute is not mistaken for that."""
+    ends = wheel(tmp_path, "traitlets", "99.0", {"traitlets/__init__.py": "import os; os._exit(0)\n"})
+    container = give(
+        run(
+            "jupyter",
+            env={"TORCHTAP_SELFTEST": "off"},
+            allow=(r"ERROR   jupyter: ended 2 times at its start with your packages",),
+        ).wait_healthy(),
+        wheels,
+    )
+
+    def answers() -> bool:  # Docker's own state lags behind
+        return container.exec("/opt/torchtap/bin/health", check=False).returncode == 0
+
+    for times in (1, 2):
+        container.api("/api/shutdown", container.token, "POST", {})
+        container.wait_log(rf"(?s)(ended \(exit code 0\).*){{{times}}}", 20)
+        wait_until(answers, 30, lambda: container.logs)
+    assert OVERLAY in container.kernel("import sys; print(sys.prefix)")
+    container.engine.docker("cp", str(ends), f"{container.id}:{WHEELS}/")
+    container.exec("pip", "install", *OFFLINE, "--no-deps", "traitlets==99.0")
+    container.engine.docker("restart", container.id)
+    container.wait_log("image's own alone", 60)
+    container.wait_healthy()
 
 
 def selftest(container: Container) -> dict[str, object]:

@@ -24,7 +24,7 @@ def folder(base: Base, image: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  #
     run = paths.RUN_CANDIDATES[0]
     (run / "env").symlink_to(made)
     (run / "started.json").write_text(
-        json.dumps({"home": str(paths.HOME), "overlay": str(made), "uid": os.geteuid()})
+        json.dumps({"home": str(paths.HOME), "overlay": str(made), "uid": os.geteuid(), "gid": os.getegid()})
     )
     distribution(site(made), "rich", "14.0", REQUESTED="")
     distribution(site(made), "mdurl", "0.1")
@@ -87,16 +87,56 @@ def test_unpin_and_pin(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_reset_leaves_an_empty_overlay_and_a_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was asked for by name is written down; what came with it comes again."""
+    """Everything is written down in its version; what came with another is marked."""
     assert env.main(["reset", "--yes"]) == 0
     kept = folder.with_name(f"{folder.name}.requirements.txt")
-    assert kept.read_text() == "rich==14.0\n"
+    assert kept.read_text() == "mdurl==0.1  # brought by another\nrich==14.0\n"
     assert capsys.readouterr().out.startswith(
         f"removed 2 packages. What there was: {kept} (torchtap-env restore "
     )
     assert overlay.installed(folder) == []
     assert (folder / "bin/python").exists()
     assert sorted(path.name for path in folder.parent.iterdir()) == [folder.name, kept.name]
+
+
+def test_a_second_reset_keeps_the_list_of_the_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env.main(["reset", "--yes"])
+    for version in ("1.0", "2.0"):
+        distribution(site(folder), "timm", version)
+        assert env.main(["reset", "--yes"]) == 0
+    assert "removed 1 package. What there was" in capsys.readouterr().out
+    lists = {path.name.removeprefix(folder.name): path.read_text() for path in folder.parent.glob("*.txt")}
+    assert lists == {
+        ".requirements.txt": "mdurl==0.1  # brought by another\nrich==14.0\n",
+        ".2.requirements.txt": "timm==1.0\n",
+        ".3.requirements.txt": "timm==2.0\n",
+    }
+
+
+def test_reset_goes_on_where_something_cannot_be_removed(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's files, say: Python sees none of them, the user is told, and no command takes them for a package."""
+    real = os.unlink
+
+    def unlink(path: str, *, dir_fd: int | None = None) -> None:
+        if str(path) == "rich.py":
+            raise PermissionError(13, "Permission denied", path)
+        real(path, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", unlink)
+        assert env.main(["reset", "--yes"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("removed 2 packages. ")
+    assert "/rich.py could not be removed: it is another user's" in said.err
+    assert said.err.endswith("docker exec CONTAINER torchtap-env\n")
+    assert overlay.installed(folder) == []
+    assert len(overlay.left_by_reset(folder)) == 1
+    env.main(["status"])
+    assert "kept" not in capsys.readouterr().out
+    assert env.main(["reset", "--yes"]) == 0  # now it can be: nothing is left
+    assert overlay.left_by_reset(folder) == []
 
 
 def test_reset_needs_a_yes(
@@ -139,7 +179,7 @@ def test_restore_installs_what_another_image_had(folder: Path, asked: list[list[
     mine = {"url": "file:///workspace/mine", "dir_info": {"editable": True}}
     distribution(packages, "mine", "1.0", REQUESTED="", **{"direct_url.json": json.dumps(mine)})
     env.main(["restore", "cu128-old"])
-    env.main(["restore", "cu128-old", "--latest"])
+    env.main(["restore", "--latest", "cu128-old"])
     assert asked == [
         ["pip", "install", "-e", "/workspace/mine", "timm==1.0"],
         ["pip", "install", "-e", "/workspace/mine", "timm"],
@@ -165,7 +205,19 @@ def test_restore_leaves_out_what_is_pinned(
 def test_restore_after_a_reset(folder: Path, asked: list[list[str]]) -> None:
     env.main(["reset", "--yes"])
     env.main(["restore", f"{folder.name}.requirements.txt"])
-    assert asked == [["pip", "install", "rich==14.0"]]
+    env.main(["restore", f"{folder.name}.requirements.txt", "--latest"])
+    assert asked == [["pip", "install", "mdurl==0.1", "rich==14.0"], ["pip", "install", "rich"]]
+
+
+def test_restore_and_list_pass_over_what_a_failed_uninstall_left(
+    folder: Path, asked: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    distribution(site(folder), "~inops", "0.8.0", REQUESTED="")
+    env.main(["list"])
+    assert capsys.readouterr().out == "mdurl==0.1\nrich==14.0\n"
+    env.main(["reset", "--yes"])
+    env.main(["restore", f"{folder.name}.requirements.txt"])
+    assert asked == [["pip", "install", "mdurl==0.1", "rich==14.0"]]
 
 
 @pytest.mark.parametrize("name", [(), ("../../../etc",), ("nonsense",)])
@@ -181,6 +233,27 @@ def test_a_wrong_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit) as ended:
         env.main(["rest"])
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "foo"],
+        ["pin", "pin"],
+        ["reset", "--yes", "x"],
+        ["status", "--yes"],
+        ["restore", "x", "--json"],
+    ],
+    ids=" ".join,
+)
+def test_words_that_a_command_does_not_take_are_a_usage_error(
+    folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        env.main(words)
+    assert ended.value.code == 2
+    assert f"torchtap-env: error: {words[0]} takes no " in capsys.readouterr().err
+    assert len(overlay.installed(folder)) == 2
 
 
 def test_an_image_without_an_overlay_says_so(image: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -397,6 +397,24 @@ def test_a_spoiled_note_of_the_end_is_passed_over(started: dict[str, Any], image
     assert health.jupyter(started)[1] == "jupyter: starting, it does not listen yet"
 
 
+@pytest.mark.parametrize("ended_before", [False, True])
+def test_a_start_that_hangs_is_said_with_the_way_out(
+    started: dict[str, Any], image: Path, ended_before: bool
+) -> None:
+    """A package can wait for ever at its import; the service does not end by that, so nothing falls back."""
+    folder = image / "run/torchtap/services/jupyter"
+    if ended_before:
+        ended(image, in_s=-100)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "began").touch()
+    assert "has not answered" not in health.jupyter(started)[1]
+    os.utime(folder / "began", (time.time() - 90, time.time() - 90))
+    assert health.jupyter(started) == (
+        False,
+        "jupyter: has not answered for 90 s; TORCHTAP_SAFE=1 starts without your packages",
+    )
+
+
 # ---- sshd ----
 @contextlib.contextmanager
 def sshd_that(greets: bytes | None, close: bool = False) -> Iterator[int]:

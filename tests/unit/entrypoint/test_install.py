@@ -25,6 +25,7 @@ paths.RUN_CANDIDATES = (root / "run",)
 paths.VENV, paths.OVERLAY, paths.HOME = root / "venv", root / "overlay", root / "home"
 overlay.SYSTEM_PYTHON = str(root / "python")
 user_env.become_user = lambda: None
+user_env.mend = lambda place: 0
 sys.exit(install.main(sys.argv[1], sys.argv[2:]))
 """
 PIN = "note: torch 2.14.1 is pinned: torch, CUDA and cuDNN of this image were tested together.\n"

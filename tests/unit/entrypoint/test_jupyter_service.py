@@ -92,15 +92,18 @@ def test_after_two_early_ends_it_is_the_base_aloud_and_stays_it(container: Path)
     assert start(container)[0].startswith("base")
 
 
-@pytest.mark.parametrize("how", ["exit code 0", "exit code 78: open to anyone", "signal 9, SIGKILL"])
+@pytest.mark.parametrize(
+    "how", ["exit code 77: no token", "exit code 78: open to anyone", "signal 9, SIGKILL"]
+)
 def test_ends_that_say_nothing_about_packages_do_not_count(container: Path, how: str) -> None:
     for _ in range(4):
         assert start(container)[0].startswith("overlay")
         ended(container, how)
 
 
-def test_a_crash_of_the_interpreter_counts(container: Path) -> None:
-    ended(container, "signal 11, SIGSEGV")
+@pytest.mark.parametrize("how", ["signal 11, SIGSEGV", "exit code 0"])
+def test_a_crash_counts_and_a_package_that_ends_it_without_one_too(container: Path, how: str) -> None:
+    ended(container, how)
     start(container)
     start(container)
     assert start(container)[0].startswith("base")

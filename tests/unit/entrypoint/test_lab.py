@@ -85,3 +85,29 @@ def test_a_token_that_was_removed_is_made_again_before_jupyterlab_starts(
     said = capsys.readouterr().err
     assert "jupyter-token was gone: a new one is made" in said
     assert file.read_text().strip() not in said
+
+
+@pytest.mark.parametrize("how", ["exit code 0", "exit code 1", "signal 15, SIGTERM"])
+def test_an_end_before_the_server_answered_counts_whatever_its_exit_code(
+    failed_twice: Path, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A package can end the process with 0 at its import."""
+    ends(failed_twice, how)
+    with pytest.raises(BecameError, match=f"^{paths.VENV}/bin/jupyter-lab$"):
+        lab.main()
+    assert "ended 2 times" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["exit code 0", "exit code 1"])
+def test_an_end_after_the_server_answered_is_not_blamed_on_packages(failed_twice: Path, how: str) -> None:
+    """Its own file is gone when it was shut down, so another says that it has answered."""
+    ends(failed_twice, how)
+    (failed_twice / "jupyter" / lab.ANSWERED).write_text("12\n")
+    with pytest.raises(BecameError, match=f"/{overlay.LINK}/bin/python$"):
+        lab.main()
+
+
+def test_that_an_earlier_server_answered_says_nothing_of_this_one(failed_twice: Path) -> None:
+    (failed_twice / "jupyter" / lab.ANSWERED).write_text("11\n")
+    with pytest.raises(BecameError, match=f"^{paths.VENV}/bin/jupyter-lab$"):
+        lab.main()

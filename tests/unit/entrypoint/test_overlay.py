@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from entrypoint import lay, overlay, paths
-from entrypoint.account import Account
+from entrypoint.account import Account, acting_as
 from entrypoint.overlay import Base
 
 from .conftest import GID, UID, needs_root
@@ -297,7 +297,8 @@ def test_safe_start_makes_no_link_and_says_what_is_left_out(
     folder = lay.lay(account(), paths.RUN_CANDIDATES[0], safe=False)
     assert folder is not None
     (paths.RUN_CANDIDATES[0] / "env").unlink()
-    distribution(site(folder), "rich", "14.0")
+    with acting_as(account().uid, account().gid):
+        distribution(site(folder), "rich", "14.0")
     assert lay.lay(account(), paths.RUN_CANDIDATES[0], safe=True) is None
     assert not os.path.lexists(paths.RUN_CANDIDATES[0] / "env")
     assert (

@@ -1,10 +1,12 @@
 """JupyterLab in the image. Settings in ~/.jupyter come later and win."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
 
 from jupyter_server.auth.identity import PasswordIdentityProvider
+from tornado.ioloop import IOLoop
 
 c = get_config()  # noqa: F821 - Jupyter puts it there
 
@@ -25,6 +27,12 @@ def _token():
         return _end(77, why, "Restart the container: start mends the file, or says why it cannot")
 
 
+def _note_that_it_answers(folder):
+    """Called once the server listens: an end before that may lie in the user's packages (docker/entrypoint/lab.py)."""
+    with contextlib.suppress(OSError):
+        (folder / "torchtap-answered").write_text(f"{os.getpid()}\n")
+
+
 class _NeverOpenByAccident(PasswordIdentityProvider):
     """Ends a start that would let anyone in, unless that was asked for by name."""
 
@@ -37,6 +45,7 @@ class _NeverOpenByAccident(PasswordIdentityProvider):
                 "Open on purpose: -e JUPYTER_OPEN_TO_ANYONE=1",
             )
         super().validate_security(app, ssl_options)
+        IOLoop.current().add_callback(_note_that_it_answers, Path(app.runtime_dir))
 
 
 c.ServerApp.identity_provider_class = _NeverOpenByAccident
