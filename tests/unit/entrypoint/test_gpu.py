@@ -75,19 +75,25 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setattr(gpu, "NODES", ())
     monkeypatch.setattr(gpu, "LIMIT_S", 1.0)
     monkeypatch.setattr(os, "setsid", lambda: None)
+    before = _children()  # of other tests, such as their Docker engine
     yield found
     for pid in found.processes if found.asked.exists() else ():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not _children(), "a process is left")
+    wait_until(lambda: not _left(before), "a process is left")
 
 
-def _children() -> bool:
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return False
-    return True
+def _children() -> set[int]:
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+
+
+def _left(before: set[int]) -> set[int]:
+    """Our children less those that were there before; what has ended is taken away."""
+    for pid in _children() - before:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return _children() - before
 
 
 # ---- none ----
