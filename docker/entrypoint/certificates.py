@@ -104,8 +104,11 @@ def read() -> Trust:
 
 def variables(trust: Trust, run: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables to set: none without certificates, none that the user has set."""
-    if not trust.certificates:
-        return {}
+    return unset(run, environment) if trust.certificates else {}
+
+
+def unset(run: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Those that the user has not set, with the bundles of this run directory."""
     return {name: str(run / file) for name, file, _ in VARIABLES if not environment.get(name)}
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
-import fcntl
 import hashlib
 import itertools
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-from entrypoint import log, paths
+from entrypoint import inuse, log, paths
 from entrypoint.plan import PlanError
 from entrypoint.services import HOST_KEY
 
@@ -65,7 +63,7 @@ def fingerprint(public: str) -> str:
 def _kept(folder: Path) -> str:
     """The public half of the key in the state volume. Raises OSError where there is none and none can be made."""
     key = folder / HOST_KEY
-    with _alone(folder) as alone:
+    with inuse.alone(folder) as alone:
         if alone:
             _remove_drafts(folder)
         # In this order: another container links the key first. What it makes from now on is not set aside.
@@ -78,21 +76,6 @@ def _kept(folder: Path) -> str:
         if not _public(key).is_file() or _public(key).read_text() != public:
             paths.write(_public(key), public)
     return public
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[bool]:
-    """Two containers may start on one volume; whether this one is sure to be the only one at work there."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:  # some network file systems have no locks
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
 
 
 def _remove_drafts(folder: Path) -> None:

@@ -54,7 +54,7 @@ def _certificates() -> dict[str, str]:
     run = paths.run_directory()
     if run is None or not (run / certificates.ALL).exists():
         return {}
-    return {name: str(run / file) for name, file, _ in certificates.VARIABLES if not os.environ.get(name)}
+    return certificates.unset(run, os.environ)
 
 
 def _pip(place: Place, words: list[str]) -> int:

@@ -13,13 +13,16 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Other containers wait meanwhile. On file systems without locks (some network ones) nobody waits."""
+def alone(folder: Path) -> Iterator[bool]:
+    """Other containers wait meanwhile. False on file systems without locks (some network ones), where nobody waits."""
     descriptor = _open(folder)
     try:
-        with contextlib.suppress(OSError):
+        try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+            locked = True
+        except OSError:
+            locked = False
+        yield locked
     finally:
         os.close(descriptor)
 
