@@ -1,6 +1,9 @@
 """For every test: skips are counted, and fail the run where TORCHTAP_TEST_FAIL_ON_SKIP is set, as in CI.
 
 A skip may only say that a GPU is missing; its reason then begins with "gpu".
+
+Property tests try the same examples in every run, so that a change is judged by what it changes; new ones are looked
+for with TORCHTAP_TEST_EXPLORE=1.
 """
 
 from __future__ import annotations
@@ -8,12 +11,16 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
 
 SKIPPED = pytest.StashKey[list[tuple[str, str]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SKIPPED] = []
+    settings.register_profile("same", derandomize=True)
+    if not os.environ.get("TORCHTAP_TEST_EXPLORE"):
+        settings.load_profile("same")
 
 
 @pytest.hookimpl(wrapper=True)

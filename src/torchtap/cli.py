@@ -77,6 +77,9 @@ def selftest(
         str,
         typer.Option(help="auto, gpu or cpu. auto: what TORCHTAP_DEVICE says, else gpu.", metavar="DEVICE"),
     ] = "auto",
+    level: Annotated[
+        str, typer.Option(help="quick (seconds), full (minutes) or burn (as long as asked).", metavar="LEVEL")
+    ] = "quick",
     only: Annotated[
         list[str] | None,
         typer.Option(help="Run this check and those it needs. May be given more than once.", metavar="ID"),
@@ -103,7 +106,9 @@ def selftest(
         _check_writable(output)
     try:
         with _progress(wanted=not json) as on_step:
-            report = run(device, only=only or (), skip=skip or (), timeout_s=timeout, on_step=on_step)
+            report = run(
+                device, level=level, only=only or (), skip=skip or (), timeout_s=timeout, on_step=on_step
+            )
     except SettingError as error:
         _refuse(str(error))
     except KeyboardInterrupt:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torchtap.selftest.status import Status, worst
+from torchtap.selftest.status import Level, Status, worst
 
 SCHEMA = 1
 EXIT_CODES = {Status.PASS: 0, Status.WARN: 0, Status.FAIL: 1, Status.UNKNOWN: 1}
@@ -54,6 +54,7 @@ class Report:
     device: str
     seconds: float
     torchtap: str  # the version that judged
+    level: str = Level.QUICK.value
 
     @property
     def verdict(self) -> Status:
@@ -79,6 +80,7 @@ class Report:
             "schema": SCHEMA,
             "torchtap": self.torchtap,
             "device": self.device,
+            "level": self.level,
             "verdict": self.verdict.value,
             "first_cause": {"id": first.id, "cause_id": first.cause_id} if first else None,
             "seconds": round(self.seconds, 3),

@@ -30,7 +30,7 @@ from torchtap.selftest.limits import MAX_EVIDENCE_CHARS
 from torchtap.selftest.probe import signal_name
 from torchtap.selftest.result import Report, Result
 from torchtap.selftest.smi.fields import NotThisFormError
-from torchtap.selftest.status import Device, Status
+from torchtap.selftest.status import Device, Level, Status
 from torchtap.selftest.words import shorten
 
 DEVICE_VARIABLE = "TORCHTAP_DEVICE"
@@ -51,6 +51,7 @@ class UnknownCheckError(SettingError):
 def run(
     device: Device | str | None = None,
     *,
+    level: Level | str = Level.QUICK,
     only: Collection[str] = (),
     skip: Collection[str] = (),
     timeout_s: float | None = None,
@@ -59,8 +60,9 @@ def run(
     """Test this machine. Imports no torch into this process; takes a few seconds, more only where something hangs.
 
     `device`: "gpu", "cpu" (no GPU by design: its checks are skipped), or None or "auto" for what TORCHTAP_DEVICE
-    says, else "gpu". `only`: these checks and what they need. `skip`: leave these out; checks that need them are
-    judged all the same. `timeout_s`: seconds for each nvidia-smi and for the test process (default 20 and 60).
+    says, else "gpu". `level`: "quick", "full" (minutes) or "burn". `only`: these checks and what they need, whatever
+    their level. `skip`: leave these out; checks that need them are judged all the same. `timeout_s`: seconds for each
+    nvidia-smi and for the test process (default 20 and 60).
     `on_step` hears in words what is being done.
 
     Raises `SettingError` for a setting that cannot be used (`UnknownCheckError` for a check that does not exist), and
@@ -73,7 +75,10 @@ def run(
     chosen_device = choose_device(device, os.environ)
     if timeout_s is not None and not 0 < timeout_s <= 86_400:
         raise SettingError(f"the time-out must be seconds, above 0 and at most 86400; it is {timeout_s:g}")
+    chosen_level = choose_level(level)
     checks = choose(CHECKS, only)
+    if not only:
+        checks = tuple(check for check in checks if chosen_level.includes(check.level))
     left_out = {check.id for check in choose(CHECKS, skip, with_needs=False)} if skip else set()
     began = time.monotonic()
     wanted = [check for check in checks if check.id not in left_out]
@@ -82,6 +87,7 @@ def run(
     return Report(
         results=results,
         device=chosen_device.value,
+        level=chosen_level.value,
         seconds=time.monotonic() - began,
         torchtap=torchtap.__version__,
     )
@@ -100,6 +106,23 @@ def choose_device(device: Device | str | None, env: Mapping[str, str]) -> Device
         return Device("gpu" if asked == "auto" else asked)
     except ValueError:
         raise SettingError(f"{name} must be auto, gpu or cpu; it is {asked!r}") from None
+
+
+def choose_level(level: Level | str) -> Level:
+    """The level of this name. Raises `SettingError`, with the nearest one.
+
+    >>> choose_level("full").value
+    'full'
+    """
+    try:
+        return Level(level)
+    except ValueError:
+        names = [each.value for each in Level]
+        near = difflib.get_close_matches(str(level), names, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise SettingError(
+            f"level must be {', '.join(names[:-1])} or {names[-1]}; it is {level!r}{hint}"
+        ) from None
 
 
 def choose(checks: Sequence[Check], names: Collection[str], *, with_needs: bool = True) -> tuple[Check, ...]:

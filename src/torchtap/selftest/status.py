@@ -23,6 +23,17 @@ class Level(str, Enum):
     """How much time a check may take. Each level includes the ones before it."""
 
     QUICK = "quick"  # seconds: at every start, needs no root
+    FULL = "full"  # minutes: also speed, memory, GPUs together; for a new host
+    BURN = "burn"  # as long as asked: also hours of load
+
+    def includes(self, other: Level) -> bool:
+        """Whether a self-test of this level runs checks of the other.
+
+        >>> Level.FULL.includes(Level.QUICK), Level.FULL.includes(Level.BURN)
+        (True, False)
+        """
+        order = list(Level)
+        return order.index(other) <= order.index(self)
 
 
 class Device(str, Enum):
