@@ -81,6 +81,15 @@ def test_c21_no_compat_or_stub_directory_is_on_the_loader_path(engine: Engine, i
     assert "libcudnn" not in said, "cuDNN comes with torch's wheel alone"
 
 
+def test_c18_no_library_of_the_driver_is_in_the_image(engine: Engine, image: str) -> None:
+    """images.md 18: a libcuda that an image brings along is another one than the host's kernel module."""
+    found = engine.docker(
+        "run", "--rm", "--entrypoint", "find", image, "/", "-xdev", "(", "-name", "libcuda.so*", "-o",
+        "-name", "libnvidia-ml.so*", "-o", "-name", "libnvidia-ptxjitcompiler.so*", ")",
+    ).stdout.split()  # fmt: skip
+    assert found == []
+
+
 @pytest.mark.every_variant
 def test_torch_in_the_image_is_the_pinned_one(engine: Engine, image: str) -> None:
     code = "import torch; print(torch.__version__.split('+')[0], torch.version.cuda, torch.backends.cudnn.version())"

@@ -360,6 +360,8 @@ def test_c9_a_torch_in_the_users_own_site_is_not_seen(run: Run, image: str) -> N
     folder = f"/home/dev/.local/lib/python{version}/site-packages/torch"
     container.exec("sh", "-c", f"mkdir -p {folder} && echo 'raise ImportError(1)' > {folder}/__init__.py")
     assert where(container, "torch").startswith("/opt/torchtap/venv/")
+    enabled = container.exec("python", "-c", "import site; print(site.ENABLE_USER_SITE)")
+    assert enabled.stdout == "False\n"
     refused = container.exec("pip", "install", "--user", "one", check=False)
     assert "User site-packages are not visible in this virtualenv" in refused.stderr
 

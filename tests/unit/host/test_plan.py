@@ -55,6 +55,14 @@ def test_the_choice(
     assert found.variant_why
 
 
+@pytest.mark.parametrize(
+    ("driver", "variant"), [((580, 65, 6), "cu130"), ((579, 99, 99), "cu128"), ((525, 60, 13), "cu128")]
+)
+def test_c22_make_up_takes_the_variant_for_the_driver(driver: tuple[int, ...], variant: str) -> None:
+    """images.md 22: "driver too old" after torch moved to CUDA 13. `make up` never builds what the driver cannot run."""
+    assert plan({}, READY, HostGpus(True, driver, (H200,))).variant.name == variant
+
+
 @pytest.mark.parametrize("mode", ["gpu", "cpu"])
 def test_docker_asked_for_by_name_is_not_replaced_by_something_else(mode: str) -> None:
     with pytest.raises(Problem, match="no Docker engine answers: Cannot connect") as caught:
