@@ -59,7 +59,7 @@ def test_the_choice(
     ("driver", "variant"), [((580, 65, 6), "cu130"), ((579, 99, 99), "cu128"), ((525, 60, 13), "cu128")]
 )
 def test_c22_make_up_takes_the_variant_for_the_driver(driver: tuple[int, ...], variant: str) -> None:
-    """images.md 22: "driver too old" after torch moved to CUDA 13; `make up` builds nothing that this driver cannot run."""
+    """images.md 22: "driver too old" after torch moved to CUDA 13; none is built that the driver cannot run."""
     assert plan({}, READY, HostGpus(True, driver, (H200,))).variant.name == variant
 
 
