@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from torchtap.selftest.check import Check
+from torchtap.selftest.child.steps import STEPS
 from torchtap.selftest.facts import Child, Facts, SmiFacts
 from torchtap.selftest.host import read_host
 from torchtap.selftest.limits import CHILD_TIMEOUT_S, SMI_TIMEOUT_S
@@ -19,22 +20,11 @@ from torchtap.selftest.probe import run_child
 from torchtap.selftest.query import TIMEOUT_VARIABLE, ask_smi
 from torchtap.selftest.status import Device
 
-# Steps of the test process that need a GPU, and those that ask the driver, which may hang. Any backward() asks it:
-# autograd counts the devices of every backend.
-ON_GPU = frozenset({"nodes", "cuda.library", "cuda.init", "torch.cuda", "gpu.matmul", "gpu.cudnn", "gpu.rnn"})
-ASKING_DRIVER = ON_GPU - {"cuda.library"} | {"cpu.rnn"}
 # What is said to a person while it runs.
 DOING = {
     "host": "looking at the host",
     "smi": "asking nvidia-smi",
-    "torch.import": "importing torch",
-    "cpu.matmul": "computing on the CPU",
-    "nodes": "opening device nodes",
-    "cuda.init": "starting CUDA",
-    "torch.cuda": "starting CUDA in PyTorch",
-    "gpu.matmul": "computing on the GPU",
-    "gpu.cudnn": "testing cuDNN",
-    "gpu.rnn": "testing an LSTM on the GPU",
+    **{name: plan.doing for name, plan in STEPS.items() if plan.doing},
 }
 
 
@@ -73,9 +63,9 @@ def gather(
         smi = ask_smi(fields, timeout_s=smi_timeout_s)
         seconds["smi"] = sum(answer.seconds for answer in smi.answers)
     if device is Device.CPU:
-        steps = [step for step in steps if step not in ON_GPU]
+        steps = [step for step in steps if not STEPS[step].on_gpu]
     elif smi is not None and smi.hung:
-        steps = [step for step in steps if step not in ASKING_DRIVER]
+        steps = [step for step in steps if not STEPS[step].asks_driver]
     child: Child | None = None
     if steps:
         child = run_child(steps, timeout_s=CHILD_TIMEOUT_S if timeout_s is None else timeout_s, on_step=say)

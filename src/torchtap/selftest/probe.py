@@ -20,7 +20,7 @@ import sys
 sys.path[:] = [path for path in sys.path if path]
 if {ROOT!r} not in sys.path:
     sys.path.insert(0, {ROOT!r})
-from torchtap.selftest.child import main
+from torchtap.selftest.child.running import main
 main(sys.argv[1:])
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torchtap.selftest.checks import CHECKS
-from torchtap.selftest.child import AFTER
+from torchtap.selftest.child.steps import STEPS
 from torchtap.selftest.examples import GOOD_STEPS, H200, HOST, PACKAGES, T4, child_answer, good, smi_answers
 from torchtap.selftest.facts import Facts, SmiFacts
 from torchtap.selftest.host import Host, PciGpu
@@ -69,7 +69,7 @@ def error(step: str, text: str) -> Facts:
         end: dict[str, object] = {"state": "done", "value": value}
         if name == step:
             end = {"state": "error", "error": text}
-        elif bad & set(AFTER.get(name, ())):
+        elif bad & set(STEPS[name].after):
             bad.add(name)
             end = {"state": "left out", "error": f"{step} failed"}
         lines += [{"step": name, "state": "start"}, {"step": name, "seconds": 0.1, **end}]

@@ -23,7 +23,7 @@ from tests.unit.selftest.scenarios import (
 from torchtap.selftest.causes import CAUSES
 from torchtap.selftest.check import SKIP_REASONS
 from torchtap.selftest.checks import CHECKS
-from torchtap.selftest.child import STEPS
+from torchtap.selftest.child.steps import STEPS
 from torchtap.selftest.codes import CODES
 from torchtap.selftest.examples import H200, T4, good, smi_answers
 from torchtap.selftest.facts import Facts

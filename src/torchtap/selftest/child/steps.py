@@ -1,0 +1,125 @@
+"""The table of steps: what the test process can do, in which order, and what each needs. Data; imports nothing heavy.
+
+The process that starts the test process reads it too: which steps need a GPU, which ask the driver, how long each may
+take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchtap.selftest.status import Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """One step of the test process, as data."""
+
+    name: str  # as in Check.reads: "child:NAME"
+    does: str  # "module.function" in this package, loaded when the step runs
+    after: tuple[str, ...] = ()  # must have run before; where one failed, this step is left out
+    on_gpu: bool = False  # makes no sense where there is no GPU by design
+    asks_driver: bool = False  # may hang where the driver does; not tried after an nvidia-smi that hung
+    level: Level = Level.QUICK  # from which level on it runs
+    timeout_s: float  # without an end after this long, it hangs
+    doing: str = ""  # what is said to a person while it runs; empty: too short to say anything
+
+
+# import torch from a cold disk, or the first CUDA context on every GPU of an 8-GPU host without persistence mode.
+_START_S = 60.0
+# Computations that take less than a second each, on up to 8 GPUs; the first call of a library loads it from disk.
+_SHORT_S = 30.0
+
+# In this order: what leaves the driver alone comes first, so that a crash of the driver does not take it away. An LSTM
+# on the CPU is not among it: the first backward() makes autograd count the devices of every backend, so it starts CUDA.
+_PLANS = (
+    StepPlan(name="torch.import", does="packages.import_torch", timeout_s=_START_S, doing="importing torch"),
+    StepPlan(name="torch.build", does="packages.torch_build", after=("torch.import",), timeout_s=_SHORT_S),
+    StepPlan(name="torch.cudnn", does="packages.torch_cudnn", after=("torch.import",), timeout_s=_SHORT_S),
+    StepPlan(
+        name="cpu.matmul",
+        does="quick.cpu_matmul",
+        after=("torch.import",),
+        timeout_s=_SHORT_S,
+        doing="computing on the CPU",
+    ),
+    StepPlan(
+        name="nodes",
+        does="driver.open_nodes",
+        on_gpu=True,
+        asks_driver=True,
+        timeout_s=_START_S,
+        doing="opening device nodes",
+    ),
+    StepPlan(name="cuda.library", does="driver.cuda_library", on_gpu=True, timeout_s=_SHORT_S),
+    StepPlan(
+        name="cuda.init",
+        does="driver.cuda_init",
+        after=("cuda.library",),
+        on_gpu=True,
+        asks_driver=True,
+        timeout_s=_START_S,
+        doing="starting CUDA",
+    ),
+    StepPlan(
+        name="cpu.rnn",
+        does="quick.cpu_rnn",
+        after=("torch.import",),
+        asks_driver=True,
+        timeout_s=_START_S,
+    ),
+    StepPlan(
+        name="torch.cuda",
+        does="devices.torch_cuda",
+        after=("torch.import", "cuda.init"),
+        on_gpu=True,
+        asks_driver=True,
+        timeout_s=_START_S,
+        doing="starting CUDA in PyTorch",
+    ),
+    StepPlan(
+        name="gpu.matmul",
+        does="quick.gpu_matmul",
+        after=("torch.cuda",),
+        on_gpu=True,
+        asks_driver=True,
+        timeout_s=_START_S,
+        doing="computing on the GPU",
+    ),
+    StepPlan(
+        name="gpu.cudnn",
+        does="quick.gpu_cudnn",
+        after=("torch.cuda",),
+        on_gpu=True,
+        asks_driver=True,
+        timeout_s=_START_S,
+        doing="testing cuDNN",
+    ),
+    StepPlan(
+        name="gpu.rnn",
+        does="quick.gpu_rnn",
+        after=("torch.cuda",),
+        on_gpu=True,
+        asks_driver=True,
+        timeout_s=_START_S,
+        doing="testing an LSTM on the GPU",
+    ),
+)
+STEPS: dict[str, StepPlan] = {plan.name: plan for plan in _PLANS}
+
+
+def with_needed(names: Iterable[str]) -> list[str]:
+    """The steps and all that must run before them, in the order of `STEPS`.
+
+    >>> with_needed(["cpu.rnn"])
+    ['torch.import', 'cpu.rnn']
+    """
+    wanted: set[str] = set()
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        if name not in wanted:
+            wanted.add(name)
+            pending += STEPS[name].after
+    return [name for name in STEPS if name in wanted]
