@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 NAME = "dev"
@@ -41,6 +41,13 @@ class Account:
             # "*" is no password but, other than "!", not a locked account: sshd lets keys in.
             "shadow": f"{NAME}:*:19000:0:99999:7:::\n",
         }
+
+
+def change_identity(uid: int, gid: int, groups: Iterable[int]) -> None:
+    """Be this user from now on, for good. Raises OSError where this process may not."""
+    os.setgroups([gid, *groups])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
 
 
 @contextlib.contextmanager

@@ -26,8 +26,9 @@ from entrypoint import (
     paths,
     repositories,
     sessions,
+    verdict,
 )
-from entrypoint.account import LOWEST_EXTRA_ID, NAME, acting_as
+from entrypoint.account import LOWEST_EXTRA_ID, NAME, acting_as, change_identity
 from entrypoint.execute import execute
 from entrypoint.lay import lay
 from entrypoint.plan import Plan
@@ -100,9 +101,7 @@ def run_as_user(plan: Plan, command: tuple[str, ...]) -> int:
 def become(plan: Plan, command: tuple[str, ...], *, as_user: bool = True) -> None:
     """Turn this process into the command. Raises OSError when it cannot be run."""
     if as_user and plan.is_root:
-        os.setgroups([plan.account.gid, *plan.account.groups])
-        os.setresgid(plan.account.gid, plan.account.gid, plan.account.gid)
-        os.setresuid(plan.account.uid, plan.account.uid, plan.account.uid)
+        change_identity(plan.account.uid, plan.account.gid, plan.account.groups)
     os.chdir(plan.working_directory)
     execute(command[0], command, plan.environment)
 
@@ -125,6 +124,7 @@ def _started(plan: Plan) -> dict[str, object]:
         "home": str(plan.home),
         "state": str(plan.state),
         "report": str(plan.report),
+        "selftest": plan.selftest,
         "groups": list(plan.account.groups),
         "ssh_port": plan.ssh_port,
         "jupyter_port": plan.jupyter_port,
@@ -245,7 +245,8 @@ def _state(plan: Plan) -> None:
             _take_over(plan.state, 0o1775, plan.account.gid)
         if ssh.is_symlink():
             ssh.unlink()
-        for name in (paths.TOKEN, paths.REPORT):  # of an earlier start with another user id
+        # Of an earlier start with another user id.
+        for name in (paths.TOKEN, paths.REPORT, verdict.last_good(Path(paths.REPORT))):
             with contextlib.suppress(FileNotFoundError):
                 os.chown(plan.state / name, plan.account.uid, plan.account.gid, follow_symlinks=False)
     ssh.mkdir(mode=0o700, exist_ok=True)

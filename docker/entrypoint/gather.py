@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from entrypoint import certificates, inuse, jupyter_token, lastimage, owning, paths, space, threads
-from entrypoint.account import IMAGE_ID, acting_as
+from entrypoint.account import IMAGE_ID, acting_as, change_identity
 from entrypoint.certificates import Trust
 from entrypoint.keys import Source
 from entrypoint.lastimage import Image
@@ -333,9 +333,7 @@ def _asked_as(uid: int, gid: int, groups: tuple[int, ...], ask: Callable[[], int
     if child == 0:
         answer = 4
         try:
-            os.setgroups(list(groups))
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
+            change_identity(uid, gid, groups)
             answer = ask()
         finally:
             os._exit(answer)

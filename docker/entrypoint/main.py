@@ -8,7 +8,8 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
-from entrypoint import apply, hostkey, log, overlay, paths
+from entrypoint import apply, hostkey, log, overlay, paths, verdict
+from entrypoint.account import acting_as
 from entrypoint.gather import gather
 from entrypoint.plan import Plan, PlanError, make_plan
 from entrypoint.roles import MEANT, ROLES, Choice, choose, nearest
@@ -40,7 +41,7 @@ def _carry_out(plan: Plan) -> int:
     apply.apply(plan)
     if plan.command:
         return _become_command(plan)
-    if plan.selftest_first and not _passes_selftest(plan):
+    if plan.selftest == "strict" and not _passes_selftest(plan):
         return SELFTEST_FAILED
     _announce(plan)
     apply.supervise(plan)
@@ -99,6 +100,8 @@ def _become_command(plan: Plan) -> int:
 
 
 def _passes_selftest(plan: Plan) -> bool:
+    with acting_as(plan.account.uid, plan.account.gid):
+        verdict.make_room(plan.report)
     code = apply.run_as_user(
         plan, (str(paths.VENV / "bin" / "torchtap"), "selftest", "--output", str(plan.report))
     )

@@ -68,7 +68,7 @@ class Plan:
     device: str  # auto, gpu or cpu: what health may miss
     services: tuple[Service, ...]
     command: tuple[str, ...]
-    selftest_first: bool
+    selftest: str  # warn, strict or off; off where nothing is served
     stop_grace_s: float
     notices: tuple[Notice, ...]
     trust: Trust = field(default_factory=Trust)
@@ -168,7 +168,7 @@ def make_plan(settings: Settings, choice: Choice, facts: Facts) -> Plan:
         device=settings.device,
         services=tuple(services),
         command=choice.command,
-        selftest_first=bool(services) and settings.selftest == "strict",
+        selftest=settings.selftest if services else "off",
         stop_grace_s=settings.stop_grace_s,
         notices=tuple(notices),
         trust=facts.trust,

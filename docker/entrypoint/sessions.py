@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from entrypoint import paths
+from entrypoint import paths, verdict
 from entrypoint.execute import execute
 
 ENVIRONMENT = "environment"  # in the run directory; readable by root and dev
@@ -21,6 +21,8 @@ FROM_SSHD = ("SSH_", "TERM", "DISPLAY", "XAUTHORITY")
 # Where ncurses looks for descriptions of terminals, beside the user's own.
 TERMINFO = ("/etc/terminfo", "/lib/terminfo", "/usr/share/terminfo", "/usr/lib/terminfo")
 USUAL_TERMINAL = "xterm-256color"
+HUSH = ".hushlogin"  # in the home: no message at login, as login(1) and sshd have it
+MARGIN = 11  # of the message
 
 
 def pack(environment: Mapping[str, str]) -> bytes:
@@ -73,12 +75,47 @@ def main() -> None:
     if "SSH_TTY" in environment:
         environment["TERM"] = terminal(environment.get("TERM", ""), environment)
     command = os.environ.get("SSH_ORIGINAL_COMMAND")
+    if command is None and os.isatty(sys.stdout.fileno()):
+        with contextlib.suppress(Exception):  # a message locks nobody out
+            greet(Path(environment.get("HOME", "")))
     # A SHELL that is not in the image must not lock its user out.
     for shell in filter(None, (environment.get("SHELL"), "/bin/bash", "/bin/sh")):
         name = Path(shell).name
         with contextlib.suppress(OSError):
             execute(shell, [f"-{name}"] if command is None else [name, "-c", command], environment)
     sys.exit("session: no shell can be run here")
+
+
+def greet(home: Path) -> None:
+    """Print how the last self-test ended: to people at a terminal, never into the output of a command."""
+    started = paths.started()
+    if started is None or (home / HUSH).exists():
+        return
+    for line in message(verdict.at_login(started), os.get_terminal_size(sys.stdout.fileno()).columns):
+        print(line)
+    sys.stdout.flush()
+
+
+def message(lines: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Labels and texts with a hanging margin. A line is only broken at blanks, so that commands can be pasted.
+
+    >>> message([("do", "Reboot the host right now")], 32)
+    ['do         Reboot the host right', '           now']
+    """
+    import textwrap
+
+    room = max(width or 80, MARGIN + 20)
+    return [
+        line
+        for label, text in lines
+        for line in textwrap.wrap(
+            f"{label:<{MARGIN}}{text}",
+            room,
+            subsequent_indent=" " * MARGIN,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
 
 
 def _container() -> dict[str, str]:

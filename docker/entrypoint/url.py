@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from entrypoint import health, paths, server
+from entrypoint import health, paths, server, verdict
 
 USAGE = """usage: torchtap-url [--help]
 
@@ -18,6 +18,7 @@ Print JupyterLab's link, with its token where it has one, as seen from the host.
 
     docker exec CONTAINER torchtap-url
 
+How the last self-test ended is said on standard error.
 The port is the one published by compose.yaml (JUPYTER_PORT), else JupyterLab's own; with `docker run -p HOST:8888`
 use HOST instead.
 Exit codes: 0 printed, 1 JupyterLab does not run in this container, 2 wrong usage.
@@ -44,6 +45,8 @@ def main(words: list[str]) -> int:
     if not found.beyond_loopback:
         note = f"JupyterLab listens on {found.host} in the container: a published port does not lead there"
         print(f"torchtap-url: {note}", file=sys.stderr)
+    if said := verdict.beside_link(started):
+        print(said, file=sys.stderr)  # so that $(torchtap-url) is the link alone
     return 0
 
 

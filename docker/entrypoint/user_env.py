@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from entrypoint import overlay, paths
+from entrypoint.account import change_identity
 from entrypoint.overlay import Base
 from entrypoint.reclaim import reclaim
 
@@ -66,7 +67,5 @@ def become_user() -> None:
         os.environ["HOME"] = started["home"]  # `docker exec` as an id that has no name there
     if os.geteuid() != 0 or started is None or started["uid"] == 0:
         return
-    os.setgroups([started["gid"]])
-    os.setresgid(started["gid"], started["gid"], started["gid"])
-    os.setresuid(started["uid"], started["uid"], started["uid"])
+    change_identity(started["uid"], started["gid"], started.get("groups", ()))
     os.environ["HOME"] = started["home"]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoint.account import NAME, Account, acting_as
+from entrypoint.account import NAME, Account, acting_as, change_identity
 
-from .conftest import GID, UID, needs_root
+from .conftest import GID, OTHER, UID, needs_root
 
 
 @pytest.mark.parametrize(
@@ -88,3 +88,17 @@ def test_within_it_nobody_else_can_be_acted_as() -> None:
     """Root's rights are gone meanwhile, so an inner one changes nothing."""
     with acting_as(UID, GID), acting_as(UID + 1, GID):
         assert os.geteuid() == UID
+
+
+@needs_root
+def test_who_becomes_the_user_keeps_the_groups_of_group_add() -> None:
+    child = os.fork()
+    if child == 0:
+        change_identity(UID, GID, [OTHER])
+        well = (
+            os.getresuid() == (UID,) * 3
+            and os.getresgid() == (GID,) * 3
+            and set(os.getgroups()) == {GID, OTHER}
+        )
+        os._exit(not well)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

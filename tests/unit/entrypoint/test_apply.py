@@ -67,7 +67,7 @@ def plan(image: Path) -> Plan:
             Service(name="selftest", argv=("after-ready",), once=True),
         ),
         command=(),
-        selftest_first=False,
+        selftest="warn",
         stop_grace_s=10.0,
         notices=(),
     )
@@ -128,6 +128,7 @@ def test_files_say_what_the_plan_says(plan: Plan) -> None:
         "home": str(plan.home),
         "state": str(plan.state),
         "report": str(plan.state / "selftest.json"),
+        "selftest": "warn",
         "groups": [],
         "ssh_port": 22,
         "jupyter_port": 8888,

@@ -101,12 +101,12 @@ def test_services_of_a_role(
 ) -> None:
     made = plan(None, words, **variables)
     assert tuple(service.name for service in made.services) == services
-    assert made.selftest_first is (variables.get("TORCHTAP_SELFTEST") == "strict")
+    assert (made.selftest == "strict") is (variables.get("TORCHTAP_SELFTEST") == "strict")
     assert made.notices == ()
 
 
 def test_a_command_waits_for_no_selftest() -> None:
-    assert not plan(None, ["python", "x.py"], TORCHTAP_SELFTEST="strict").selftest_first
+    assert plan(None, ["python", "x.py"], TORCHTAP_SELFTEST="strict").selftest == "off"
 
 
 def test_sshd_is_told_port_host_key_and_authorized_keys() -> None:

@@ -165,3 +165,79 @@ def test_pipes_break_as_in_any_other_shell(started: Path) -> None:
     assert done.stderr == ""
     assert done.stdout.startswith("y\nSigIgn:")
     assert ignored_by_python(done.stdout) == []
+
+
+# ---- the last self-test, at login ----
+GREETING = "self-test  pass, just now"
+
+
+@pytest.fixture
+def tested(started: Path, image: Path) -> Path:
+    """A container whose self-test has passed."""
+    report = image / "var/lib/torchtap/selftest.json"
+    says = {"selftest": "warn", "report": str(report), "uid": os.getuid(), "gid": os.getgid()}
+    (started / paths.STARTED).write_text(json.dumps(says))
+    report.write_text('{"verdict": "pass", "first_cause": null, "results": []}')
+    environment = {"PATH": "/usr/bin:/bin", "SHELL": "/bin/sh", "HOME": str(image / "home/dev")}
+    (started / sessions.ENVIRONMENT).write_bytes(sessions.pack(environment))
+    return started
+
+
+def on_a_terminal(run_directory: Path, **sshd: str) -> str:
+    """What a terminal shows of a session whose user says `exit`."""
+    script = (
+        f"import sys; sys.path.insert(0, {str(DOCKER)!r})\n"
+        "from pathlib import Path\nfrom entrypoint import paths, sessions\n"
+        f"paths.RUN_CANDIDATES = (Path({str(run_directory)!r}),)\nsessions.main()\n"
+    )
+    ours, its = os.openpty()
+    os.write(ours, b"exit\n")
+    child = subprocess.Popen(
+        [sys.executable, "-IS", "-c", script],
+        env={"PATH": "/usr/bin:/bin", "SSH_TTY": os.ttyname(its), "TERM": "vt100", **sshd},
+        stdin=its,
+        stdout=its,
+        stderr=its,
+    )
+    child.wait(20)
+    os.set_blocking(ours, False)
+    shown = os.read(ours, 100_000).decode()
+    os.close(its)
+    os.close(ours)
+    return shown
+
+
+def test_a_login_begins_with_how_the_selftest_ended(tested: Path) -> None:
+    assert on_a_terminal(tested).replace("exit\r\n", "").startswith(f"{GREETING}\r\n")
+
+
+def test_a_command_is_not_greeted_not_even_on_a_terminal(tested: Path) -> None:
+    """ssh -t host command, scp, rsync: nothing but what the command says."""
+    assert on_a_terminal(tested, SSH_ORIGINAL_COMMAND="echo well").replace("exit\r\n", "") == "well\r\n"
+
+
+def test_without_a_terminal_there_is_no_greeting(tested: Path) -> None:
+    assert run(tested, typed="echo well\n").stdout == "well\n"
+
+
+def test_hushlogin_in_the_home_silences_it(tested: Path, image: Path) -> None:
+    (image / "home/dev" / sessions.HUSH).touch()
+    assert GREETING not in on_a_terminal(tested)
+
+
+@pytest.mark.parametrize(
+    "broken", ["{", '{"selftest": "warn"}', '{"selftest": "warn", "report": 7, "uid": "x"}']
+)
+def test_a_greeting_that_fails_locks_nobody_out(tested: Path, broken: str) -> None:
+    (tested / paths.STARTED).write_text(broken)
+    said = on_a_terminal(tested)
+    assert "Traceback" not in said
+    assert "can be run here" not in said
+
+
+def test_the_greeting_fits_the_terminal() -> None:
+    lines = [("do", "On the host: end every process on it and reset it, or reboot the host " * 2)]
+    for width in (0, 20, 80, 200):
+        shown = sessions.message(lines, width)
+        assert all(len(line) <= max(width or 80, 31) for line in shown)
+        assert all(line.startswith(" " * sessions.MARGIN) for line in shown[1:])

@@ -81,6 +81,21 @@ def test_link(
     assert capsys.readouterr() == (f"{link}\n", "")
 
 
+def test_the_last_selftest_is_said_beside_the_link(
+    started: dict[str, Any], image: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And `$(torchtap-url)` stays the link alone."""
+    says(started)
+    report = image / "var/lib/torchtap/selftest.json"
+    also = {"selftest": "warn", "report": str(report)}
+    (image / "run/torchtap" / paths.STARTED).write_text(json.dumps({**started, **also}))
+    report.write_text('{"verdict": "pass", "first_cause": null, "results": []}')
+    assert url.main([]) == 0
+    said = capsys.readouterr()
+    assert said.out == "http://127.0.0.1:8888/lab?token=0123abcd\n"
+    assert said.err == "self-test: pass, just now\n"
+
+
 def test_a_server_on_loopback_alone_is_said_to_be_out_of_reach(
     started: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
