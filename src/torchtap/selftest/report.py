@@ -6,6 +6,7 @@ recorded data.
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Iterable, Iterator
 
@@ -55,6 +56,13 @@ def draw(report: Report, console: Console, *, verbose: bool = False) -> None:
                 _print(console, [*_attention(result), Text()])
     _print(console, _every(report.results) if verbose else _groups(report))
     _print(console, _verdict(report))
+
+
+def to_text(report: Report, width: int = DEFAULT_WIDTH) -> str:
+    """The report as plain text with every check, for a file."""
+    file = io.StringIO()
+    draw(report, Console(file=file, width=width, highlight=False, no_color=True), verbose=True)
+    return file.getvalue()
 
 
 def _print(console: Console, lines: Iterable[Text]) -> None:

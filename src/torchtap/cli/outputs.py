@@ -1,0 +1,74 @@
+"""Where a report goes: one form to standard output, any number of forms to files.
+
+Everything is checked before the tests run: a path that cannot be written, two forms for one standard output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchtap.cli.files import UnwritableError, check_writable, make_folder, write
+from torchtap.selftest.report import to_text
+from torchtap.selftest.result import Report
+
+Render = Callable[[Report], str]
+STDOUT = Path("-")
+# Options that take a FILE: the name that is suggested where a folder was given, and what is written.
+FORMS: Mapping[str, tuple[str, Render]] = {
+    "--output": ("selftest.json", Report.to_json),
+}
+# What --report leaves in its folder.
+FOLDER: Mapping[str, Render] = {
+    "report.json": Report.to_json,
+    "report.txt": to_text,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """What will be written. `stdout` is None where people read it: then a table is drawn at the terminal's width."""
+
+    stdout: Render | None
+    files: Sequence[tuple[str, Path, Render]]
+
+    def write(self, report: Report) -> list[str]:
+        """Write every file, also after one that could not be written; what went wrong, a line each."""
+        errors = []
+        for option, path, render in self.files:
+            try:
+                write(option, path, render(report))
+            except UnwritableError as error:
+                errors.append(str(error))
+        return errors
+
+
+def choose_outputs(
+    words: Mapping[str, Render], files: Mapping[str, Path | None], folder: Path | None
+) -> Outputs:
+    """What the options ask for, every path checked. Raises `UnwritableError`.
+
+    `words`: options that print instead of the table, those that were given. `files`: what was given to the options of
+    `FORMS`, `-` for standard output. `folder`: what was given to --report; it is made.
+    """
+    to_stdout = dict(words)
+    to_files: list[tuple[str, Path, Render]] = []
+    for option, path in files.items():
+        example, render = FORMS[option]
+        if path == STDOUT:
+            to_stdout[f"{option} -"] = render
+        elif path is not None:
+            check_writable(option, path, example)
+            to_files.append((option, path, render))
+    if len(to_stdout) > 1:
+        first, second = list(to_stdout)[:2]
+        raise UnwritableError(
+            f"{first} and {second} both go to standard output, which takes one; give a file to one of them"
+        )
+    if folder is not None:
+        make_folder("--report", folder)
+        for name, render in FOLDER.items():
+            check_writable("--report", folder / name, name)
+            to_files.append(("--report", folder / name, render))
+    return Outputs(stdout=next(iter(to_stdout.values()), None), files=to_files)
