@@ -422,7 +422,7 @@ CAUSES: dict[str, Cause] = {
         paste="echo options nvidia_uvm uvm_disable_hmm=1 >> /etc/modprobe.d/uvm.conf",
     ),
     "nvlink_error": Cause(
-        says="the kernel log shows NVLink errors (Xid 74)",
+        says="the kernel log shows NVLink or NVSwitch errors (Xid 74, SXid)",
         remedy=Remedy.CHECK_HARDWARE,
         do="Reset the GPUs; if it returns, check bridges and cables",
         paste="nvidia-smi nvlink -s",
@@ -432,6 +432,12 @@ CAUSES: dict[str, Cause] = {
         remedy=Remedy.RESET_GPU,
         do="End every process on the GPU and reset it, or reboot the host",
         paste="sudo nvidia-smi --gpu-reset",
+    ),
+    "xid_earlier": Cause(
+        says="{gpus}: the kernel log shows an error {age} ago ({what}), and none since",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Usable, as the other checks say. If it returns, reset the GPU or reboot the host, and look at the hardware",
+        paste=_KERNEL_LOG,
     ),
     "xid_other": Cause(
         says="the kernel log shows Xid {xid}",

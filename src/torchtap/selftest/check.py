@@ -67,6 +67,7 @@ SKIP_REASONS: dict[str, str] = {
     "left_alone": "not tried: it would ask the driver, which does not answer",
     "not_reported": "this GPU does not report it",
     "not_permitted": "not permitted: this user may not read it, as in a container with one MIG instance",
+    "log_closed": "the kernel log cannot be read here; on the host: sudo dmesg -T | grep -iE 'nvrm|xid'",
     "not_applicable": "does not apply here",
 }
 

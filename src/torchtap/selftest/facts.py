@@ -12,6 +12,7 @@ from enum import Enum
 
 from torchtap.selftest.check import UnreadableError
 from torchtap.selftest.host import Host
+from torchtap.selftest.kernel_log import KernelLog
 from torchtap.selftest.manifest import Manifest
 from torchtap.selftest.process import Answer
 from torchtap.selftest.smi import Judgement, ListedGpu, Row
@@ -152,6 +153,7 @@ class Facts:
     host: Host
     smi: SmiFacts | None = None  # None: not gathered, because no chosen check reads it
     child: Child | None = None
+    kernel: KernelLog | None = None  # None: not read, because no chosen check reads it
     manifest: Manifest | None = None  # None: there is none (outside the image)
     seconds: Mapping[str, float] = field(default_factory=dict)  # what is read -> how long it took
 
@@ -168,6 +170,13 @@ class Facts:
         if self.child is None:
             raise UnreadableError("the test process was not run")
         return self.child
+
+    @property
+    def need_kernel(self) -> KernelLog:
+        """The kernel log. Raises `UnreadableError` where it was not read."""
+        if self.kernel is None:
+            raise UnreadableError("the kernel log was not read")
+        return self.kernel
 
     @property
     def simulated(self) -> bool:

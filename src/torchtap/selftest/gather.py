@@ -14,6 +14,7 @@ from torchtap.selftest.check import Check
 from torchtap.selftest.child.steps import STEPS
 from torchtap.selftest.facts import Child, Facts, SmiFacts
 from torchtap.selftest.host import read_host
+from torchtap.selftest.kernel_log import KMSG, read_kernel_log
 from torchtap.selftest.limits import CHILD_TIMEOUT_S, SMI_TIMEOUT_S
 from torchtap.selftest.manifest import read_manifest
 from torchtap.selftest.probe import run_child
@@ -57,6 +58,7 @@ def gather(
     began = time.monotonic()
     host = read_host()
     seconds["host"] = time.monotonic() - began
+    kernel = read_kernel_log() if KMSG in reads and device is Device.GPU else None
     smi: SmiFacts | None = None
     if fields and device is Device.GPU:
         say("smi")
@@ -70,7 +72,15 @@ def gather(
     if steps:
         child = run_child(steps, timeout_s=CHILD_TIMEOUT_S if timeout_s is None else timeout_s, on_step=say)
         seconds |= {f"child:{name}": step.seconds for name, step in child.steps.items()}
-    return Facts(device=device, host=host, smi=smi, child=child, manifest=read_manifest(), seconds=seconds)
+    return Facts(
+        device=device,
+        host=host,
+        kernel=kernel,
+        smi=smi,
+        child=child,
+        manifest=read_manifest(),
+        seconds=seconds,
+    )
 
 
 def smi_timeout(env: Mapping[str, str]) -> float:

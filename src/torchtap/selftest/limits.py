@@ -20,6 +20,15 @@ MAX_OUTPUT_BYTES = 1 << 20
 # Of each raw text that is kept in a report.
 MAX_EVIDENCE_CHARS = 4000
 
+# -- Kernel log ----------------------------------------------------------------------------------------------
+# The newest part; its ring is 128 KiB to a few MiB (CONFIG_LOG_BUF_SHIFT, log_buf_len). Read in one call, or in ~0.1 s.
+MAX_KERNEL_LOG_BYTES = 4 << 20
+KERNEL_LOG_TIMEOUT_S = 2.0
+# An error of the last two hours is judged as what it is (the window of Azure's node health checks). After that the
+# GPU has shown what it is worth in all other checks: a warning for a week, then only counted.
+XID_RECENT_S = 2 * 3600.0
+XID_FORGOTTEN_S = 7 * 86400.0
+
 # -- GPU memory (NVIDIA DCGM, nvvs/src/Software.cpp: retired pages, row remaps) ------------------------------
 RETIRED_PAGES_FAIL = 63
 RETIRED_PAGES_WARN = 15

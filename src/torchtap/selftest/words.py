@@ -36,6 +36,18 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def age(seconds: float) -> str:
+    """How long ago, in one unit.
+
+    >>> age(42), age(700), age(3 * 3600), age(1.9e6)
+    ('42 s', '11 min', '3 h', '21 days')
+    """
+    for limit, unit, word in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{int(seconds // unit)} {word}"
+    return f"{int(seconds // 86_400)} days"
+
+
 def cudnn_version(number: int) -> str:
     """cuDNN's version number as people write it.
 

@@ -14,6 +14,7 @@ from torchtap.selftest.child.steps import STEPS
 from torchtap.selftest.examples import GOOD_STEPS, H200, HOST, PACKAGES, T4, child_answer, good, smi_answers
 from torchtap.selftest.facts import Facts, SmiFacts
 from torchtap.selftest.host import Host, PciGpu
+from torchtap.selftest.kernel_log import read_text
 from torchtap.selftest.manifest import Manifest
 from torchtap.selftest.probe import read_lines
 from torchtap.selftest.process import Answer
@@ -139,6 +140,16 @@ def opened(**nodes: str) -> Facts:
         facts,
         child=child(nodes={"nodes": named}, cuda__init={"code": 100, "count": 0}, torch__cuda=None).child,
     )
+
+
+def logged(*lines: str, ago: float = 60.0, **changes: object) -> Facts:
+    """The kernel log says this, so many seconds ago."""
+    text = "".join(f"[ {90_000.0 - ago:.6f}] {line}\n" for line in lines)
+    return replace(good(), kernel=read_text("[    0.5] Linux version 6.8\n" + text, now=90_000.0), **changes)  # type: ignore[arg-type]
+
+
+def xid(number: int, text: str = "pid=4242, name=python, words", *, ago: float = 60.0) -> Facts:
+    return logged(f"NVRM: Xid (PCI:0000:41:00): {number}, {text}", ago=ago)
 
 
 def gpu(check: str, **values: object) -> Facts:
@@ -382,6 +393,23 @@ SCENARIOS = [
     ),
     Scenario("hot", rows({"temperature.gpu": "88"}), "gpu.clocks", "warn", "too_hot"),
     Scenario("narrow", rows({"pcie.link.width.current": "8"}), "gpu.pcie", "warn", "pcie_narrow"),
+    # kernel.log
+    Scenario("Xid 79", xid(79), "kernel.log", "fail", "gpu_fell_off_bus"),
+    Scenario("Xid 119", xid(119), "kernel.log", "fail", "gsp_timeout"),
+    Scenario("Xid 48", xid(48), "kernel.log", "fail", "ecc_uncorrected"),
+    Scenario("Xid 64", xid(64), "kernel.log", "fail", "remap_failed"),
+    Scenario("Xid 74", xid(74), "kernel.log", "fail", "nvlink_error"),
+    Scenario("Xid 54", xid(54), "kernel.log", "fail", "power_cable"),
+    Scenario("Xid 62", xid(62), "kernel.log", "fail", "xid_reset"),
+    Scenario("an Xid that nobody knows", xid(999), "kernel.log", "warn", "xid_other"),
+    Scenario("Xid 79, a day ago", xid(79, ago=86_000), "kernel.log", "warn", "xid_earlier"),
+    Scenario(
+        "RmInitAdapter",
+        logged("NVRM: GPU 0000:41:00.0: RmInitAdapter failed! (0x62:0x65:1792)"),
+        "kernel.log",
+        "fail",
+        "init_failed",
+    ),
     # driver.version
     Scenario("old driver", driver("550.163.01"), "driver.version", "fail", "driver_too_old"),
     Scenario("very old driver", driver("470.82.01"), "driver.version", "fail", "driver_too_old_for_all"),

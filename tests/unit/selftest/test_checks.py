@@ -38,12 +38,7 @@ ONLY_IN_SMI_JUDGE = {
     "libcuda_not_injected",
     "wrong_libcuda",
     "vgpu_unlicensed",
-    "gsp_timeout",
-    "init_failed",
     "hmm_error",
-    "nvlink_error",
-    "xid_reset",
-    "xid_other",
     "inforom_corrupt",
     "smi_exit_code",
 }
@@ -104,7 +99,7 @@ def test_checks_are_well_formed():
     ids = [check.id for check in CHECKS]
     assert len(set(ids)) == len(ids)
     for at, check in enumerate(CHECKS):
-        assert re.fullmatch(r"(device|driver|lib|torch|cuda|gpu|cpu)\.[a-z]+", check.id)
+        assert re.fullmatch(r"(device|driver|lib|torch|cuda|gpu|cpu|host|kernel)\.[a-z]+", check.id)
         assert set(check.needs) <= set(ids[:at]), check.id
         assert set(check.causes) <= CAUSES.keys(), check.id
         assert check.on_error in CAUSES

@@ -66,8 +66,8 @@ JSON = st.recursive(
     ),
     max_leaves=12,
 )
-# Only nvidia-smi stands behind these; everything else reads the test process.
-FROM_SMI_ALONE = {"driver.smi", "gpu.state", "gpu.ecc", "gpu.clocks", "gpu.pcie"}
+# Only nvidia-smi and the kernel log stand behind these; everything else reads the test process.
+FROM_SMI_ALONE = {"driver.smi", "gpu.state", "gpu.ecc", "gpu.clocks", "gpu.pcie", "kernel.log"}
 
 
 def passes(facts: Facts) -> set[str]:

@@ -4,7 +4,7 @@ A check that did not pass stops those that need it, so one fault gives one cause
 """
 
 from torchtap.selftest.check import Check
-from torchtap.selftest.checks import cpu, cuda, device, driver, gpu, torch_build
+from torchtap.selftest.checks import cpu, cuda, device, driver, gpu, kernel, torch_build
 
 CHECKS: tuple[Check, ...] = (
     *torch_build.CHECKS,
@@ -12,6 +12,7 @@ CHECKS: tuple[Check, ...] = (
     *device.CHECKS,
     *driver.CHECKS,
     *gpu.STATE_CHECKS,
+    *kernel.CHECKS,
     *cuda.CHECKS,
     *gpu.COMPUTE_CHECKS,
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from torchtap.selftest.smi import texts
 from torchtap.selftest.smi.cells import Cell, CellState, read_cell
@@ -320,21 +320,35 @@ def _error(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
 
 def _dmesg(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
     """The kernel log. "Fallen off the bus" comes without an Xid on some drivers, and broken over three lines."""
-    found: list[tuple[int, Finding]] = []
-    for xid in texts.XID.finditer(text):
-        group = next((group for group in texts.XIDS if int(xid["xid"]) in group.numbers), None)
-        if group is None:
-            found.append((xid.start(), Finding(None, "xid_other", Verdict.WARN, xid.groupdict(), xid[0])))
-        elif group.verdict is not None:
-            found.append((xid.start(), Finding(None, group.cause, group.verdict, xid.groupdict(), xid[0])))
-    for sentence in texts.KERNEL_SENTENCES:
-        if (match := sentence.pattern.search(text)) is not None:
-            found.append((match.start(), Finding(None, sentence.cause, sentence.verdict, line=match[0])))
-    findings = [finding for _, finding in sorted(found, key=lambda pair: pair[0])]
+    found: dict[tuple[str, str, str], Finding] = {}
     lines = [line for line in text.splitlines() if line.strip()]
+    for at, line in enumerate(lines):
+        for finding in _kernel_findings(line, lines[max(at - 2, 0) : at]):
+            xid = str(finding.values.get("xid", ""))
+            key = (str(finding.values.get("bus", "")), finding.cause, xid)
+            times = int(str(found[key].values["count"])) if key in found else 0
+            # The newest line of each stands for all of them.
+            found[key] = replace(finding, values={**finding.values, "count": times + 1})
     return _Seen(
-        findings=findings, proved=bool(lines) and all(texts.KERNEL_LINE.search(line) for line in lines)
+        findings=list(found.values()), proved=bool(lines) and all(map(texts.KERNEL_LINE.search, lines))
     )
+
+
+def _kernel_findings(line: str, before: Sequence[str]) -> Iterator[Finding]:
+    """What one line says, with the GPU's PCI address where it or one of the lines before tells it."""
+    bus = next(
+        (found[1] for each in (line, *reversed(before)) if (found := texts.KERNEL_BUS.search(each))), None
+    )
+    where = {"bus": bus.lower()} if bus else {}
+    named = set()
+    for xid in texts.XID.finditer(line):
+        group = next((group for group in texts.XIDS if int(xid["xid"]) in group.numbers), texts.OTHER_XID)
+        named.add(group.cause)
+        if group.verdict is not None:
+            yield Finding(None, group.cause, group.verdict, {**where, "xid": xid["xid"]}, line.strip())
+    for sentence in texts.KERNEL_SENTENCES:
+        if sentence.cause not in named and sentence.pattern.search(line) is not None:
+            yield Finding(None, sentence.cause, sentence.verdict, where, line.strip())
 
 
 _READERS = {

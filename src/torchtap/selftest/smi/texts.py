@@ -123,7 +123,9 @@ XIDS: tuple[Xids, ...] = (
     # RESTART_APP and IGNORE in the catalogue; 45 only reports that a process was ended.
     Xids(None, "", frozenset({13, 31, 43, 45, 63, 92, 94, 121, 137, 157})),
 )
-XID = re.compile(r"Xid \((?:PCI:)?(?P<bus>[0-9a-f:.]+)\): (?P<xid>\d+)", re.IGNORECASE)
+OTHER_XID = Xids(Verdict.WARN, "xid_other")
+# Not NVSwitch's SXid, which has numbers of its own.
+XID = re.compile(r"(?<!S)Xid \((?:PCI:)?(?P<bus>[0-9a-f:.]+)\): (?P<xid>\d+)", re.IGNORECASE)
 KERNEL_SENTENCES: tuple[Sentence, ...] = (
     _s(r"fallen off the bus", "gpu_fell_off_bus"),
     _s(
@@ -132,9 +134,18 @@ KERNEL_SENTENCES: tuple[Sentence, ...] = (
         "init_failed",
     ),
     _s(r"nvidia-uvm: .*request_free_mem_region\(\) err -34", "hmm_error"),
+    _s(r"SXid \([^)]*\): \d+, Fatal", "nvlink_error"),
     _s(r"API mismatch: the (?:client|NVIDIA kernel module)", "driver_library_mismatch"),
 )
-KERNEL_LINE = re.compile(r"\[\s*\d+\.\d+\]|NVRM:|nvidia-uvm:")
+KERNEL_BUS = re.compile(r"\b([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})(?:\.[0-9a-f])?\b", re.IGNORECASE)
+# Every way in which a line of the kernel log is written: dmesg (seconds, -T, -H, iso), journalctl, syslog, or bare.
+KERNEL_LINE = re.compile(
+    r"^(?:<\d+>)?\[[\s+]*\d+\.\d+\]|^\[\w{3} \w{3} [\s\d]\d \d\d:\d\d:\d\d \d{4}\]|^\[\w{3}\d{1,2} \d\d:\d\d\]"
+    r"|^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[,.]\d+\S* |\bkernel: |^-- (?:Logs begin|Journal begins|Boot|No entries|Reboot)"
+    r"|\b(?:NVRM|nvidia-uvm|nvidia-nvswitch\d*|nvidia-nvlink|nvidia-modeset|nvidia): |\[drm:nv|\bnvidia [0-9a-f:.]+: "
+)
+# The driver was loaded anew: what it wrote before is of a life that is over.
+DRIVER_LOADED = re.compile(r"NVRM: loading NVIDIA UNIX", re.IGNORECASE)
 
 # `nvidia-smi -q`: the end of a leaf's path -> the field it is. Checked from the end, case ignored.
 QUERY_LEAVES: tuple[tuple[tuple[str, ...], str], ...] = (

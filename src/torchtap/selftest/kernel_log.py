@@ -1,0 +1,174 @@
+"""The kernel log: what NVIDIA's drivers wrote to it, where this process may read it.
+
+Only a read, never a process: the newest part of the log through syslog(2), which cannot block; where that is refused,
+/dev/kmsg, non-blocking and for a bounded time. A container may usually do neither. The log is the host's, and it
+reaches back to the boot at most.
+
+>>> read_text("<4>[  12.500000] NVRM: Xid (PCI:0000:1a:00): 79, pid=1, GPU has fallen off the bus.\\n", now=20.0).events
+(XidEvent(at=12.5, bus='0000:1a:00', xid=79, line='NVRM: Xid (PCI:0000:1a:00): 79, pid=1, GPU has fallen off the bus.'),)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torchtap.selftest.limits import KERNEL_LOG_TIMEOUT_S, MAX_KERNEL_LOG_BYTES
+from torchtap.selftest.process import visible
+from torchtap.selftest.smi.texts import XID
+
+KMSG = "/dev/kmsg"
+# Lines that NVIDIA's drivers write, and those of other parts of the kernel about a GPU that is gone.
+_OURS = re.compile(r"NVRM|nvidia|nouveau|\bS?Xid\b", re.IGNORECASE)
+# A sandbox answers with a log of its own making, which knows nothing of the host's GPUs.
+_SANDBOX = re.compile(r"Starting gVisor", re.IGNORECASE)
+_LINE = re.compile(r"(?:<\d+>)?\[\s*(?P<at>\d+\.\d+)\]\s?(?:\[\s*[TC]\d+\] ?)?(?P<text>.*)")
+_PRIORITY = re.compile(r"^<\d+>")
+_READ_ALL, _SIZE = 3, 10  # actions of syslog(2)
+
+
+class LogLine(NamedTuple):
+    """One line: when, in seconds on the log's clock (None where the kernel writes no times), and what."""
+
+    at: float | None
+    text: str
+
+
+class XidEvent(NamedTuple):
+    """One Xid: when, at which PCI address ("0000:1a:00"), its number, and the line."""
+
+    at: float | None
+    bus: str
+    xid: int
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLog:
+    """What NVIDIA's drivers wrote, oldest first. `problem` says why it could not be read, else it is ""."""
+
+    lines: tuple[LogLine, ...] = ()
+    now: float = 0.0  # the log's clock when it was read
+    since: float | None = None  # its oldest line, of whatever driver
+    problem: str = ""
+
+    @property
+    def events(self) -> tuple[XidEvent, ...]:
+        """Every Xid of it, oldest first."""
+        return tuple(
+            XidEvent(line.at, found["bus"].lower(), int(found["xid"]), line.text)
+            for line in self.lines
+            for found in XID.finditer(line.text)
+        )
+
+    def age(self, at: float | None) -> float | None:
+        """Seconds from then to the moment of reading; None where the line has no time."""
+        return None if at is None else max(self.now - at, 0.0)
+
+
+def new_events(before: KernelLog, after: KernelLog) -> tuple[XidEvent, ...]:
+    """The Xids of `after` that were not there before.
+
+    >>> new_events(KernelLog(), KernelLog())
+    ()
+    """
+    known = set(before.events)
+    return tuple(event for event in after.events if event not in known)
+
+
+def read_kernel_log(
+    *,
+    syslog: Callable[[], bytes] | None = None,
+    kmsg: Callable[[], bytes] | None = None,
+) -> KernelLog:
+    """The newest part of this machine's kernel log, at most `limits.MAX_KERNEL_LOG_BYTES` of it.
+
+    Never raises and never waits longer than `limits.KERNEL_LOG_TIMEOUT_S`. `syslog` and `kmsg` replace the two ways
+    of reading.
+    """
+    problems = []
+    for name, read in (("syslog(2)", syslog or _syslog), (KMSG, kmsg or _kmsg)):
+        try:
+            raw = read()
+        except OSError as error:
+            problems.append(f"{name}: {error.strerror or error}")
+            continue
+        return read_text(visible(raw), now=time.monotonic())
+    return KernelLog(problem="; ".join(problems))
+
+
+def read_text(text: str, now: float) -> KernelLog:
+    """The log's text taken apart. Text that is no kernel log, or a sandbox's, is a problem and not an empty log."""
+    lines = [_line(line) for line in text.splitlines() if line.strip()]
+    if any(_SANDBOX.search(line.text) for line in lines):
+        return KernelLog(now=now, problem="a sandbox (gVisor) shows a log of its own")
+    times = [line.at for line in lines if line.at is not None]
+    if not times and not any(_OURS.search(line.text) for line in lines):
+        return KernelLog(
+            now=now, problem="it is empty" if not lines else "it has not the form of a kernel log"
+        )
+    ours = tuple(line for line in lines if _OURS.search(line.text))
+    return KernelLog(lines=ours, now=now, since=min(times, default=None))
+
+
+def _line(line: str) -> LogLine:
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return LogLine(None, _PRIORITY.sub("", line).strip())
+    return LogLine(float(found["at"]), found["text"])
+
+
+def _syslog() -> bytes:
+    """Raises `OSError` where this process may not, or the C library has no such call."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).klogctl
+    except AttributeError:
+        raise OSError(errno.ENOSYS, "not in this C library") from None
+    size = _checked(call(_SIZE, None, 0))
+    buffer = ctypes.create_string_buffer(min(max(size, 1), MAX_KERNEL_LOG_BYTES))
+    length = _checked(call(_READ_ALL, buffer, len(buffer)))
+    return buffer.raw[:length]
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def _kmsg(path: str = KMSG) -> bytes:
+    """Every record of /dev/kmsg, as lines like syslog's. Raises `OSError`, also where the time is not enough."""
+    deadline = time.monotonic() + KERNEL_LOG_TIMEOUT_S
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return b"".join(_records(fd, deadline))
+    finally:
+        os.close(fd)
+
+
+def _records(fd: int, deadline: float) -> Iterable[bytes]:
+    read = 0
+    while True:
+        if time.monotonic() > deadline or read > MAX_KERNEL_LOG_BYTES:
+            # What is missing is the newest, and that is what is asked for.
+            raise OSError(errno.ETIMEDOUT, "it is too long to be read in time")
+        try:
+            record = os.read(fd, 16384)
+        except BlockingIOError:
+            return  # the end for now
+        except BrokenPipeError:
+            continue  # older records were overwritten while reading: go on with what is there
+        if not record:
+            return
+        read += len(record)
+        head, _, message = record.partition(b";")
+        parts = head.split(b",")
+        if len(parts) > 2 and parts[2].isdigit():
+            yield b"[%.6f] %s\n" % (int(parts[2]) / 1e6, message.partition(b"\n")[0])
