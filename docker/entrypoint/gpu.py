@@ -2,7 +2,8 @@
 
 nvidia-smi can take seconds, or hang for ever and heed no signal. So health never waits for it: a process of its own
 asks, at most one at a time and once a minute, and leaves its answer in the run directory; health reads the last one.
-The lock that keeps it alone is inherited by nvidia-smi, so that one that hangs is never given company.
+The lock that keeps it alone is inherited by nvidia-smi, so that one that hangs is never given company. What an answer
+means is the self-test's to say (diagnosis.py); that GPUs of the start are missing is found here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -20,7 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from entrypoint import paths
+from entrypoint import diagnosis, paths
+from entrypoint.diagnosis import Diagnosis, Said
 
 # Not by PATH, where the user's own programs come first.
 PLACES = tuple(
@@ -31,54 +32,7 @@ NODES = (Path("/dev/nvidiactl"), Path("/dev/nvidia0"), Path("/dev/dxg"))
 STATE, LOCK = "gpu.json", "gpu.lock"  # in the run directory
 LIMIT_S = 20.0  # for one answer; the self-test's own
 EVERY_S, EVERY_BAD_S = 60.0, 25.0
-QUERY = ("--query-gpu=uuid,mig.mode.current,temperature.gpu", "--format=csv,noheader")
-UUID = re.compile(r"\b(?:GPU|MIG)-[0-9A-Za-z/-]+")
-# What nvidia-smi says, the self-test's word for it, and what a person can do. The first that fits.
-CAUSES = (
-    (
-        r"Failed to initialize NVML: Unknown Error",
-        "devices_revoked",
-        "NVML Unknown Error, as after systemctl daemon-reload on the host; recreate the container, a restart is not "
-        "enough: make down && make up",
-    ),
-    (
-        r"Driver/library version mismatch",
-        "driver_library_mismatch",
-        "the host's driver was updated while the old one was loaded; reboot the host, then recreate the container",
-    ),
-    (r"GPU is lost|GPU has been lost", "gpu_lost", '"GPU is lost"; reboot the host'),
-    (
-        r"Unable to determine the device handle|fallen off the bus",
-        "gpu_fell_off_bus",
-        "it fell off the PCIe bus (Xid 79); switch the host off and on",
-    ),
-    (
-        r"GPU requires reset",
-        "gpu_requires_reset",
-        "it needs a reset; on the host: sudo nvidia-smi --gpu-reset, or reboot",
-    ),
-    (
-        r"couldn't communicate with the NVIDIA driver|Driver Not Loaded",
-        "driver_not_loaded",
-        "the driver was unloaded; on the host: sudo modprobe nvidia, then recreate the container",
-    ),
-    (
-        r"Insufficient Permissions",
-        "no_permission",
-        "its device nodes may not be opened; on the host: ls -l /dev/nvidia*",
-    ),
-    (
-        r"No devices were found",
-        "no_devices",
-        "the driver finds no GPU; on the host: sudo dmesg | grep -iE 'nvrm|xid'",
-    ),
-    (
-        r"couldn't find libnvidia-ml|libnvidia-ml\.so",
-        "driver_libraries_missing",
-        "the driver's libraries are gone from the container; recreate it",
-    ),
-)
-HANGS = "the driver waits for a GPU that does not respond (Xid 119?); reboot the host"
+QUERY = ("--query-gpu=index,uuid,mig.mode.current,temperature.gpu", "--format=csv,noheader")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +58,7 @@ def check(started: Mapping[str, Any], run: Path, *, ready: bool) -> tuple[bool, 
         _ask_in_background(run, started)
     wanted = started["device"] == "gpu"
     if waiting_s is not None and waiting_s > LIMIT_S:
-        return _verdict(known, f"nvidia-smi has not answered for {waiting_s:.0f} s: {HANGS}", wanted=wanted)
+        return _verdict(known, diagnosis.explain("smi_hung", {"waited_s": f"{waiting_s:.0f}"}), wanted=wanted)
     if known is None:
         return True, "gpu: not asked yet"
     if known.problem:
@@ -194,25 +148,28 @@ def probe(run: Path, started: Mapping[str, Any]) -> None:
     os.utime(lock)
     began = time.time()
     before = _read(run)[0] or Known()
-    known = judge(before, *ask(started, lock))
+    try:
+        found = diagnosis.of(ask(started, lock), uid=started["uid"], waited_s=LIMIT_S)
+    except ImportError as error:  # else nobody would ever learn that nothing is judged
+        found = Diagnosis(problem=f"torchtap cannot be loaded to judge nvidia-smi's answer: {error}")
+    known = judge(before, found)
     if known.problem:
         known = Known(known.at_start, known.here, known.problem, before.bad_since or began)
     paths.write(run / STATE, json.dumps(asdict(known)) + "\n")
 
 
-def ask(started: Mapping[str, Any], lock: int) -> tuple[int | None, str]:
-    """Exit code and output of nvidia-smi; no code where it hangs, or is not here."""
+def ask(started: Mapping[str, Any], lock: int) -> list[Said]:
+    """What nvidia-smi answers; code 127 where it is not here, none where it hangs."""
     program = next((str(place) for place in PLACES if place.exists()), None)
     if program is None:
-        return 127, ""
-    code, said = _run((program, *QUERY), started, lock)
-    if code == 0 and "Enabled" in said:  # instances are only in the list
-        code, listed = _run((program, "-L"), started, lock)
-        said += listed
-    return code, said
+        return [Said(("nvidia-smi", *QUERY), 127, "")]
+    answers = [_run((program, *QUERY), started, lock)]
+    if answers[0].code == 0 and "Enabled" in answers[0].text:  # MIG instances are only in the list
+        answers.append(_run((program, "-L"), started, lock))
+    return answers
 
 
-def _run(command: tuple[str, ...], started: Mapping[str, Any], lock: int) -> tuple[int | None, str]:
+def _run(command: tuple[str, ...], started: Mapping[str, Any], lock: int) -> Said:
     import subprocess  # costs health 10 ms that it need not spend
 
     root = os.geteuid() == 0
@@ -229,9 +186,9 @@ def _run(command: tuple[str, ...], started: Mapping[str, Any], lock: int) -> tup
     )
     try:
         said, _ = process.communicate(timeout=LIMIT_S)
-        return process.returncode, said
+        return Said(command, process.returncode, said)
     except subprocess.TimeoutExpired:
-        return None, ""
+        return Said(command, None, "")
     finally:
         if process.poll() is None:
             with contextlib.suppress(OSError):
@@ -240,37 +197,21 @@ def _run(command: tuple[str, ...], started: Mapping[str, Any], lock: int) -> tup
                 process.wait(2)
 
 
-def judge(before: Known, code: int | None, said: str) -> Known:
+def judge(before: Known, found: Diagnosis) -> Known:
     """What an answer means after what was known.
 
-    >>> judge(Known(), 0, "GPU-1, Disabled, 30\\n")
+    >>> judge(Known(), Diagnosis(("GPU-1",)))
     Known(at_start=('GPU-1',), here=1, problem='', bad_since=0.0)
-    >>> judge(Known(("GPU-1", "GPU-2")), 0, "GPU-1, Disabled, 30\\n").problem[:60]
-    '1 of 2 is gone: GPU-2; it fell off the PCIe bus (Xid 79)? Se'
+    >>> judge(Known(("GPU-1", "GPU-2")), Diagnosis(("GPU-1",))).problem[:55]
+    '1 of 2 is gone: GPU-2. Fell off the PCIe bus (Xid 79)? '
     """
-    found = tuple(dict.fromkeys(UUID.findall(said)))
-    here = sum(uuid.startswith("GPU-") for uuid in found)
-    if problem := _problem(code, said, found):
-        return Known(before.at_start, here, problem)
-    gone = [uuid for uuid in before.at_start if uuid not in found]
-    if gone:
-        mig = gone[0].startswith("MIG-")
-        why = "MIG was reconfigured" if mig else "it fell off the PCIe bus (Xid 79)"
-        count = f"{len(gone)} of {len(before.at_start)} {'is' if len(gone) == 1 else 'are'} gone"
-        problem = f"{count}: {gone[0]}; {why}? See nvidia-smi -L on the host, then recreate the container"
-        return Known(before.at_start, here, problem)
-    return Known(before.at_start or found, here)
-
-
-def _problem(code: int | None, said: str, found: tuple[str, ...]) -> str:
-    if code is None:
-        return f"nvidia-smi gave no answer in {LIMIT_S:.0f} s: {HANGS}"
-    for pattern, _, text in CAUSES:
-        if re.search(pattern, said, re.IGNORECASE):
-            return text
-    if code == 127 and not said:
-        return "nvidia-smi is not here; recreate the container with NVIDIA_DRIVER_CAPABILITIES=all"
-    if code or not found:
-        line = next(filter(None, re.sub(r"[^ -~\n]", "?", said).splitlines()), "nothing")[:120]
-        return f"nvidia-smi ended with exit code {code} and said: {line}"
-    return ""
+    here = sum(uuid.startswith("GPU-") for uuid in found.uuids)
+    gone = [uuid for uuid in before.at_start if uuid not in found.uuids]
+    if found.problem:
+        return Known(before.at_start, here, found.problem)
+    if not gone:
+        return Known(before.at_start or found.uuids, here)
+    why = "MIG was reconfigured" if gone[0].startswith("MIG-") else "Fell off the PCIe bus (Xid 79)"
+    count = f"{len(gone)} of {len(before.at_start)} {'is' if len(gone) == 1 else 'are'} gone"
+    do = "See nvidia-smi -L on the host, then recreate the container"
+    return Known(before.at_start, here, f"{count}: {gone[0]}. {why}? {do}")
