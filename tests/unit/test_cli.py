@@ -122,6 +122,12 @@ def test_a_machine_without_a_gpu_fails_with_one_cause():
         (["selftest", "--skip", "gpu.ec"], "there is no check 'gpu.ec': the nearest is gpu.ecc"),
         (["selftest", "--device", "tpu"], "device must be auto, gpu or cpu; it is 'tpu'"),
         (["selftest", "--timeout", "0"], "the time-out must be seconds"),
+        (
+            ["selftest", "--minutes", "5"],
+            "minutes are for the level burn only; the level is quick: add --level",
+        ),
+        (["selftest", "--level", "burn", "--minutes", "0"], "minutes must be from 0.5 to 10080; it is 0"),
+        (["selftest", "--level", "burn", "--minutes", "nan"], "minutes must be from 0.5 to 10080; it is nan"),
         (["selftest", "--timeout", "soon"], "Invalid value for '--timeout'"),
         (
             ["selftest", "--output", "/nonexistent/report.json"],
@@ -314,14 +320,64 @@ def test_json_on_a_terminal_has_no_progress():
     assert json.loads(shown)["verdict"] == "pass"
 
 
-def test_ctrl_c_ends_with_130_and_leaves_nothing_running(tmp_path: Path):
-    """The hanging nvidia-smi is ended too."""
-    smi = tmp_path / "nvidia-smi"
-    pid_file = tmp_path / "pid"
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_with_what_was_found_and_leaves_nothing_running(
+    tmp_path: Path, number: signal.Signals, code: int
+):
+    """The hanging nvidia-smi is ended too; the report says what was not reached, also in its file."""
+    process, pid = interrupted_at_smi(tmp_path, "--json", "--output", tmp_path / "report.json")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (code, "")
+    results = {result["id"]: result for result in json.loads(out)["results"]}
+    assert results["torch.build"]["cause_id"] == "interrupted"
+    assert results["torch.build"]["status"] == "unknown"
+    assert {result["status"] for result in results.values()} <= {"fail", "unknown", "skip"}
+    assert json.loads((tmp_path / "report.json").read_text())["results"] == list(results.values())
+    assert ended(pid)
+
+
+def test_ctrl_c_on_a_terminal_shows_the_report(tmp_path: Path):
+    """In words: one line for all that was not reached."""
+    process, _ = interrupted_at_smi(tmp_path, "--skip", "device.nodes")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=20)
+    assert re.search(r"^unknown torch.build, .*not reached,\s+interrupted$", out, re.MULTILINE | re.DOTALL)
+    assert re.search(r"^UNKNOWN self-test: \d+ unknown, ", out, re.MULTILINE)
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path: Path):
+    """Even where the first is not heard, because the machine does not answer: here a report that nobody reads."""
+    code = (
+        "import os, signal, sys, time\n"
+        "from torchtap.selftest.interrupt import interruptible\n"
+        "from torchtap.selftest.process import ask\n"
+        "def told(line):\n"
+        "    print(line, flush=True)\n"
+        "    time.sleep(600)\n"
+        "with interruptible() as stop:\n"
+        "    ask(['sh', '-c', 'echo $$; exec sleep 600'], timeout_s=600, on_line=told, stop=stop)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=5) == 130
+    assert ended(pid)
+
+
+def interrupted_at_smi(tmp_path: Path, *words: str | Path) -> tuple[subprocess.Popen[str], int]:
+    """A self-test whose nvidia-smi hangs, and the process id of that."""
+    smi, pid_file = tmp_path / "nvidia-smi", tmp_path / "pid"
     smi.write_text(f"#!/bin/sh\necho $$ > {pid_file}.part; mv {pid_file}.part {pid_file}; exec sleep 600\n")
     smi.chmod(0o755)
     process = subprocess.Popen(
-        [sys.executable, "-m", "torchtap.cli", "selftest"],
+        [sys.executable, "-m", "torchtap.cli", "selftest", *map(str, words)],
         env=environment(PATH=f"{tmp_path}:{os.environ['PATH']}"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -330,13 +386,19 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing_running(tmp_path: Path):
     deadline = time.monotonic() + 60
     while not pid_file.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (130, "")
-    assert err == "torchtap selftest: interrupted; nothing was written\n"
-    pid = int(pid_file.read_text())
-    state = Path(f"/proc/{pid}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    return process, int(pid_file.read_text())
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or a zombie."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False
 
 
 @pytest.mark.parametrize("words", [[*QUICK, "--json"], QUICK, ["selftest", "--help"], ["--version"]])

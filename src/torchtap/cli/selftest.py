@@ -1,13 +1,10 @@
 """The command `torchtap selftest`: parse, run, show.
 
-Exit codes: 0 pass or warn, 1 fail or unknown, 2 could not run (a wrong option included), 130 interrupted.
+Exit codes: 0 pass or warn, 1 fail or unknown, 2 could not run (a wrong option included), 130 and 143 interrupted.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +12,10 @@ import typer
 
 from torchtap.cli.files import UnwritableError
 from torchtap.cli.outputs import choose_outputs
-from torchtap.cli.streams import INTERRUPTED, refuse, show
+from torchtap.cli.streams import refuse, show
 from torchtap.selftest import Report, SettingError, run
+from torchtap.selftest.interrupt import interruptible
+from torchtap.selftest.progress import showing
 
 SELFTEST_HELP = """\
 Test whether this machine's GPU works for PyTorch, and say what to do if not.
@@ -29,6 +28,7 @@ Examples:
   torchtap selftest --json                     the same for programs
   torchtap selftest --device cpu               no GPU here, by design
   torchtap selftest --only torch.cudnn         one check, and what it needs
+  torchtap selftest --level burn --minutes 60  load it for an hour
   torchtap selftest --output report.json       also write the JSON to a file
   torchtap selftest --report selftest-report   every form, into this folder
 
@@ -37,7 +37,7 @@ Exit codes:
   0  pass or warn
   1  fail or unknown
   2  could not run: a wrong option, or a path that cannot be written
-  130  interrupted with Ctrl-C
+  130, 143  interrupted (Ctrl-C, SIGTERM); what was found so far is reported
 """
 
 
@@ -50,6 +50,10 @@ def run_selftest(
     level: Annotated[
         str, typer.Option(help="quick (seconds), full (minutes) or burn (as long as asked).", metavar="LEVEL")
     ] = "quick",
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="How long --level burn loads the machine. Default: 10.", metavar="MINUTES"),
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(help="Run this check and those it needs. May be given more than once.", metavar="ID"),
@@ -78,19 +82,24 @@ def run_selftest(
     """Parse, run, show; the exit code is the verdict's."""
     try:
         outputs = choose_outputs({"--json": Report.to_json} if json else {}, {"--output": output}, report)
-        with _progress(wanted=outputs.stdout is None) as on_step:
+        with interruptible() as interrupt, showing(report=outputs.stdout is None) as on_step:
             done = run(
-                device, level=level, only=only or (), skip=skip or (), timeout_s=timeout, on_step=on_step
+                device,
+                level=level,
+                minutes=minutes,
+                only=only or (),
+                skip=skip or (),
+                timeout_s=timeout,
+                on_step=on_step,
+                stop=interrupt,
             )
     except (SettingError, UnwritableError) as error:
         refuse(str(error))
-    except KeyboardInterrupt:
-        refuse("interrupted; nothing was written", INTERRUPTED)
     unwritten = outputs.write(done)
     show(_table(done, verbose=verbose) if outputs.stdout is None else outputs.stdout(done))
     if unwritten:
         refuse("; ".join(unwritten))
-    raise typer.Exit(done.exit_code)
+    raise typer.Exit(interrupt.exit_code or done.exit_code)
 
 
 def _table(report: Report, *, verbose: bool) -> str:
@@ -106,15 +115,3 @@ def _table(report: Report, *, verbose: bool) -> str:
     with console.capture() as drawn:
         draw(report, console, verbose=verbose)
     return drawn.get()
-
-
-@contextmanager
-def _progress(*, wanted: bool) -> Iterator[Callable[[str], None] | None]:
-    """What is being done, on a terminal only: logs and pipes get the report alone."""
-    if not wanted or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True, highlight=False).status("self-test") as status:
-        yield lambda what: status.update(f"self-test: {what} ...")

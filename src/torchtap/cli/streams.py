@@ -10,13 +10,12 @@ from typing import NoReturn
 import typer
 
 COULD_NOT_RUN = 2
-INTERRUPTED = 130
 
 
-def refuse(message: str, code: int = COULD_NOT_RUN) -> NoReturn:
+def refuse(message: str) -> NoReturn:
     """One line for a user's mistake, no traceback."""
     typer.echo(f"torchtap selftest: {message}", err=True)
-    raise typer.Exit(code)
+    raise typer.Exit(COULD_NOT_RUN)
 
 
 def show(text: str) -> None:

@@ -694,6 +694,11 @@ CAUSES: dict[str, Cause] = {
         remedy=Remedy.RUN_AGAIN,
         do="Mend what is named above, then run again",
     ),
+    "interrupted": Cause(
+        says="not tested: the self-test was interrupted before it came to this",
+        remedy=Remedy.RUN_AGAIN,
+        do="Run it again, and let it come to its end",
+    ),
     "unreadable": Cause(
         says="the value cannot be read, so nothing is proved: {what}",
         remedy=Remedy.RUN_AGAIN,

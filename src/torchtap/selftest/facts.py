@@ -29,6 +29,7 @@ class StepState(str, Enum):
     CRASHED = "crashed"  # the process was ended by a signal in this step
     HUNG = "hung"  # the time was up in this step
     SILENT = "silent"  # the process ended in this step without a word
+    STOPPED = "stopped"  # Ctrl-C, or a signal, in this step
     NOT_REACHED = "not reached"  # it ended before this step
     LEFT_OUT = "left out"  # not asked for, or not possible after what an earlier step found
 
@@ -155,6 +156,7 @@ class Facts:
     child: Child | None = None
     kernel: KernelLog | None = None  # None: not read, because no chosen check reads it
     manifest: Manifest | None = None  # None: there is none (outside the image)
+    interrupted: bool = False  # somebody asked to stop: what is missing was not reached
     seconds: Mapping[str, float] = field(default_factory=dict)  # what is read -> how long it took
 
     @property

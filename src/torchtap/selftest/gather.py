@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from torchtap.selftest.check import Check
 from torchtap.selftest.child.steps import STEPS
@@ -18,6 +19,7 @@ from torchtap.selftest.kernel_log import KMSG, read_kernel_log
 from torchtap.selftest.limits import CHILD_TIMEOUT_S, SMI_TIMEOUT_S
 from torchtap.selftest.manifest import read_manifest
 from torchtap.selftest.probe import run_child
+from torchtap.selftest.process import ask
 from torchtap.selftest.query import TIMEOUT_VARIABLE, ask_smi
 from torchtap.selftest.status import Device
 
@@ -39,8 +41,11 @@ def gather(
     *,
     timeout_s: float | None = None,
     on_step: Callable[[str], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Facts:
     """Read what `checks` read. `timeout_s` replaces both time-outs; `on_step` hears in words what is being done.
+
+    `stop` is asked several times a second; when it says yes, what runs is ended and the rest is not begun.
 
     Raises `SettingError` for an unusable TORCHTAP_SMI_TIMEOUT, and for nothing that the machine does.
     """
@@ -62,15 +67,17 @@ def gather(
     smi: SmiFacts | None = None
     if fields and device is Device.GPU:
         say("smi")
-        smi = ask_smi(fields, timeout_s=smi_timeout_s)
-        seconds["smi"] = sum(answer.seconds for answer in smi.answers)
+        asked = ask_smi(fields, timeout_s=smi_timeout_s, run=partial(ask, stop=stop))
+        smi = None if stop() else asked  # half an answer could be taken for a broken nvidia-smi
+        seconds["smi"] = sum(answer.seconds for answer in asked.answers)
     if device is Device.CPU:
         steps = [step for step in steps if not STEPS[step].on_gpu]
     elif smi is not None and smi.hung:
         steps = [step for step in steps if not STEPS[step].asks_driver]
     child: Child | None = None
-    if steps:
-        child = run_child(steps, timeout_s=CHILD_TIMEOUT_S if timeout_s is None else timeout_s, on_step=say)
+    if steps and not stop():
+        limit_s = CHILD_TIMEOUT_S if timeout_s is None else timeout_s
+        child = run_child(steps, timeout_s=limit_s, on_step=say, stop=stop)
         seconds |= {f"child:{name}": step.seconds for name, step in child.steps.items()}
     return Facts(
         device=device,
@@ -79,6 +86,7 @@ def gather(
         smi=smi,
         child=child,
         manifest=read_manifest(),
+        interrupted=stop(),
         seconds=seconds,
     )
 

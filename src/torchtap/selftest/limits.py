@@ -59,3 +59,8 @@ PRODUCTS = {"float32": (512, 512, 8), "bfloat16": (512, 256, 1)}
 CONVOLUTION_TOLERANCE = 1e-3
 # fp32, TF32 off. Ten steps of an LSTM on two libraries differ by about 1e-6 (measured, CPU against a formula).
 LSTM_TOLERANCE = 1e-3
+
+# -- Burning -------------------------------------------------------------------------------------------------
+BURN_MINUTES = 10.0
+# Half a minute is about 30 readings of nvidia-smi, the least that a share of 5 % can be told from. A week is enough.
+BURN_MINUTES_RANGE = (0.5, 10_080.0)

@@ -31,11 +31,13 @@ def run_child(
     timeout_s: float = CHILD_TIMEOUT_S,
     command: Sequence[str] = (),
     on_step: Callable[[str], None] | None = None,
+    stop: Callable[[], bool] | None = None,
     run: Callable[..., Answer] = ask,
 ) -> Child:
     """Run the steps in a process of their own, for at most `timeout_s` seconds.
 
-    `on_step` is called with each step's name as it starts. Never raises for what the process does.
+    `on_step` is called with each step's name as it starts. `stop` says that the process is to be ended. Never raises
+    for what the process does.
     """
 
     def told(line: str) -> None:
@@ -44,7 +46,7 @@ def run_child(
             on_step(name)
 
     command = command or (users_python(), "-c", BOOT)
-    answer = run([*command, *steps], timeout_s=timeout_s, on_line=told)
+    answer = run([*command, *steps], timeout_s=timeout_s, on_line=told, stop=stop)
     return read_lines(answer)
 
 
@@ -121,6 +123,8 @@ def _step(name: str, said: dict[str, object], where: str) -> Step | None:
 
 
 def _end_of(answer: Answer) -> StepState:
+    if answer.stopped:
+        return StepState.STOPPED
     if answer.timed_out:
         return StepState.HUNG
     if answer.rc is not None and answer.rc < 0:

@@ -17,6 +17,11 @@ from dataclasses import dataclass
 
 from torchtap.selftest.limits import KILL_WAIT_S, MAX_OUTPUT_BYTES
 
+# How often a running command is looked at while it says nothing.
+LOOK_EVERY_S = 0.2
+# Process groups of commands that run now.
+_RUNNING: set[int] = set()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -28,6 +33,7 @@ class Answer:
     rc: int | None = None
     seconds: float = 0.0
     timed_out: bool = False
+    stopped: bool = False  # its answer was no longer wanted, so it was ended
     too_long: bool = False  # it printed more than the limit and was ended for it
     stuck_pid: int | None = None  # survived SIGKILL for two seconds, so it was left alone
     not_started: str = ""  # why it could not be started at all
@@ -38,13 +44,17 @@ def ask(
     *,
     timeout_s: float,
     env: Mapping[str, str] | None = None,
-    on_line: Callable[[str], None] | None = None,
+    on_line: Callable[[str], bool | None] | None = None,
+    until: Callable[[], float] | None = None,
+    stop: Callable[[], bool] | None = None,
     max_bytes: int = MAX_OUTPUT_BYTES,
 ) -> Answer:
     """Run `command` for at most `timeout_s` seconds (two more if it resists being killed).
 
     Never raises for what the command does. `on_line` is called with each complete line of its standard output as it
-    comes. What was printed before a time-out or a crash is kept.
+    comes; where it returns True, the line is not kept. What was printed before a time-out or a crash is kept.
+    `until` says, as often as it is asked, at which `time.monotonic()` the time is up before `timeout_s` is. `stop`
+    says that the answer is no longer wanted.
 
     >>> ask(["echo", "hello"], timeout_s=5).text
     'hello\\n'
@@ -53,6 +63,8 @@ def ask(
     """
     began = time.monotonic()
     argv = tuple(command)
+    if stop is not None and stop():
+        return Answer(command=argv, stopped=True)
     try:
         process = subprocess.Popen(
             argv,
@@ -60,20 +72,23 @@ def ask(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=None if env is None else dict(env),
-            start_new_session=True,  # its own group: its children are ended with it, and Ctrl-C reaches us first
+            start_new_session=True,  # its own group: its children are ended with it, and Ctrl-C reaches only us
         )
     except OSError as error:
         return Answer(
             command=argv, not_started=error.strerror or str(error), seconds=time.monotonic() - began
         )
+    _RUNNING.add(process.pid)
     reader = _Reader(process, on_line, max_bytes)
     try:
-        ended = reader.read(began + timeout_s)
+        ended = reader.read(began + timeout_s, until, stop)
     except BaseException:  # KeyboardInterrupt, an error of on_line: leave nothing running behind
         _kill(process)
+        _RUNNING.discard(process.pid)
         reader.close()
         raise
     stuck = None if ended else _kill(process)
+    _RUNNING.discard(process.pid)
     if not ended:
         reader.drain()
     reader.close()
@@ -83,7 +98,8 @@ def ask(
         errors=visible(reader.err),
         rc=process.returncode if ended else None,
         seconds=time.monotonic() - began,
-        timed_out=not ended and not reader.too_long,
+        timed_out=not ended and not reader.too_long and not reader.stopped,
+        stopped=reader.stopped,
         too_long=reader.too_long,
         stuck_pid=stuck,
     )
@@ -103,7 +119,7 @@ class _Reader:
     """Reads both pipes of a process side by side until it ends, a deadline passes or it prints too much."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], on_line: Callable[[str], None] | None, max_bytes: int
+        self, process: subprocess.Popen[bytes], on_line: Callable[[str], bool | None] | None, max_bytes: int
     ) -> None:
         self._process = process
         self._on_line = on_line
@@ -111,6 +127,7 @@ class _Reader:
         self._told = 0
         self._selector = selectors.DefaultSelector()
         self.too_long = False
+        self.stopped = False
         self._buffers = {"out": bytearray(), "err": bytearray()}
         for name, pipe in (("out", process.stdout), ("err", process.stderr)):
             assert pipe is not None
@@ -125,20 +142,21 @@ class _Reader:
     def err(self) -> bytes:
         return bytes(self._buffers["err"])
 
-    def read(self, deadline: float) -> bool:
-        """True once the process has ended; False at the deadline, or when it printed too much."""
+    def read(self, latest: float, until: Callable[[], float] | None, stop: Callable[[], bool] | None) -> bool:
+        """True once the process has ended; False when the time is up, it printed too much or is not wanted."""
         while True:
-            left = deadline - time.monotonic()
-            if left <= 0 or self.too_long:
+            self.stopped = stop is not None and stop()
+            deadline = latest if until is None else min(latest, until())
+            # A short wait, because a grandchild may keep a pipe open after the process itself has ended.
+            wait = min(deadline - time.monotonic(), LOOK_EVERY_S)
+            if wait <= 0 or self.too_long or self.stopped:
                 return False
             if not self._selector.get_map():  # both pipes closed: only its end is missing
-                try:
-                    self._process.wait(timeout=left)
-                except subprocess.TimeoutExpired:
-                    return False
-                return True
-            # A short wait, because a grandchild may keep a pipe open after the process itself has ended.
-            self._step(min(left, 0.2))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(timeout=wait)
+                    return True
+                continue
+            self._step(wait)
             if self._process.poll() is not None:
                 self.drain()
                 return True
@@ -181,9 +199,17 @@ class _Reader:
             return
         buffer = self._buffers["out"]
         while (end := buffer.find(b"\n", self._told)) >= 0:
-            line = bytes(buffer[self._told : end])
-            self._told = end + 1
-            self._on_line(visible(line))
+            if self._on_line(visible(bytes(buffer[self._told : end]))):
+                del buffer[self._told : end + 1]
+            else:
+                self._told = end + 1
+
+
+def end_all() -> None:
+    """SIGKILL to every command that is running now, without waiting. For the program's own sudden end."""
+    for pid in tuple(_RUNNING):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> int | None:

@@ -97,16 +97,18 @@ def _attention(result: Result) -> Iterator[Text]:
 
 
 def _follows(result: Result, report: Report) -> bool:
-    """Whether this is only a consequence: the test process ended before it, and the check where it ended is shown."""
-    return result.cause_id == "not_reached" and report.verdict is Status.FAIL
+    """Whether this needs no words of its own: it was not reached, and why is shown, or known to who pressed Ctrl-C."""
+    return result.cause_id == "interrupted" or (
+        result.cause_id == "not_reached" and report.verdict is Status.FAIL
+    )
 
 
 def _groups(report: Report) -> Iterator[Text]:
     """The checks that need no attention: those that passed (where not all did), and how many were skipped and why."""
-    if lost := [result.id for result in report.results if _follows(result, report)]:
-        yield _line(
-            "unknown", STYLES[Status.UNKNOWN], f"{', '.join(lost)}: not reached, the test process had ended"
-        )
+    for cause, why in (("interrupted", "interrupted"), ("not_reached", "the test process had ended")):
+        lost = [each.id for each in report.results if each.cause_id == cause and _follows(each, report)]
+        if lost:
+            yield _line("unknown", STYLES[Status.UNKNOWN], f"{', '.join(lost)}: not reached, {why}")
     passed = [result.id for result in report.results if result.status is Status.PASS]
     if passed and report.verdict is not Status.PASS:
         yield _line("pass", STYLES[Status.PASS], ", ".join(passed))

@@ -26,7 +26,7 @@ from torchtap.selftest.check import (
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.facts import Facts, NotDoneError, StepState
 from torchtap.selftest.gather import SettingError, gather
-from torchtap.selftest.limits import MAX_EVIDENCE_CHARS
+from torchtap.selftest.limits import BURN_MINUTES, BURN_MINUTES_RANGE, MAX_EVIDENCE_CHARS
 from torchtap.selftest.probe import signal_name
 from torchtap.selftest.result import Report, Result
 from torchtap.selftest.smi.fields import NotThisFormError
@@ -52,18 +52,22 @@ def run(
     device: Device | str | None = None,
     *,
     level: Level | str = Level.QUICK,
+    minutes: float | None = None,
     only: Collection[str] = (),
     skip: Collection[str] = (),
     timeout_s: float | None = None,
     on_step: Callable[[str], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Report:
     """Test this machine. Imports no torch into this process; takes a few seconds, more only where something hangs.
 
     `device`: "gpu", "cpu" (no GPU by design: its checks are skipped), or None or "auto" for what TORCHTAP_DEVICE
     says, else "gpu". `level`: "quick", "full" (minutes) or "burn". `only`: these checks and what they need, whatever
     their level. `skip`: leave these out; checks that need them are judged all the same. `timeout_s`: seconds for each
-    nvidia-smi and for the test process (default 20 and 60).
-    `on_step` hears in words what is being done.
+    nvidia-smi and for the test process (default 20 and 60). `minutes`: how long the level burn loads the machine
+    (default 10).
+    `on_step` hears in words what is being done. `stop` is asked several times a second whether to end with what was
+    found so far; what was not reached is then unknown.
 
     Raises `SettingError` for a setting that cannot be used (`UnknownCheckError` for a check that does not exist), and
     for nothing that the machine does.
@@ -76,13 +80,14 @@ def run(
     if timeout_s is not None and not 0 < timeout_s <= 86_400:
         raise SettingError(f"the time-out must be seconds, above 0 and at most 86400; it is {timeout_s:g}")
     chosen_level = choose_level(level)
+    choose_minutes(minutes, chosen_level)
     checks = choose(CHECKS, only)
     if not only:
         checks = tuple(check for check in checks if chosen_level.includes(check.level))
     left_out = {check.id for check in choose(CHECKS, skip, with_needs=False)} if skip else set()
     began = time.monotonic()
     wanted = [check for check in checks if check.id not in left_out]
-    facts = gather(wanted, chosen_device, timeout_s=timeout_s, on_step=on_step)
+    facts = gather(wanted, chosen_device, timeout_s=timeout_s, on_step=on_step, stop=stop)
     results = judge_all(checks, facts, left_out)
     return Report(
         results=results,
@@ -123,6 +128,24 @@ def choose_level(level: Level | str) -> Level:
         raise SettingError(
             f"level must be {', '.join(names[:-1])} or {names[-1]}; it is {level!r}{hint}"
         ) from None
+
+
+def choose_minutes(minutes: float | None, level: Level) -> float:
+    """How long to burn. Raises `SettingError`.
+
+    >>> choose_minutes(None, Level.BURN), choose_minutes(0.5, Level.BURN)
+    (10.0, 0.5)
+    """
+    if minutes is None:
+        return BURN_MINUTES
+    if level is not Level.BURN:
+        raise SettingError(
+            f"minutes are for the level burn only; the level is {level.value}: add --level burn"
+        )
+    least, most = BURN_MINUTES_RANGE
+    if not least <= minutes <= most:
+        raise SettingError(f"minutes must be from {least:g} to {most:g}; it is {minutes:g}")
+    return minutes
 
 
 def choose(checks: Sequence[Check], names: Collection[str], *, with_needs: bool = True) -> tuple[Check, ...]:
@@ -187,6 +210,8 @@ def _judge(check: Check, facts: Facts, before: Mapping[str, Result], left_out: C
     except NotDoneError as error:
         return _not_done(check, error, facts)
     except (UnreadableError, NotThisFormError) as error:
+        if facts.interrupted:
+            return unknown("interrupted", "not reached")
         return unknown("unreadable", str(error), what=str(error))
     except Exception as error:  # one broken check must not take the report away, nor pass
         said = f"{type(error).__name__}: {error}"
@@ -203,6 +228,8 @@ def _blocks(result: Result) -> bool:
 def _not_done(check: Check, error: NotDoneError, facts: Facts) -> Judged:
     """What it means that a step gave no result."""
     step, answer = error.step, error.child.answer
+    if step.state is StepState.STOPPED or (facts.interrupted and step.state is StepState.NOT_REACHED):
+        return unknown("interrupted", "not reached")
     name = f"{step.name} ({step.where})" if step.where else step.name
     values = {"step": name, "waited_s": f"{answer.seconds:.0f}", "rc": answer.rc}
     if step.state is StepState.CRASHED:

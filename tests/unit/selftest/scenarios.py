@@ -671,6 +671,13 @@ SCENARIOS = [
         "unknown",
         "unreadable",
     ),
+    Scenario(
+        "interrupted",
+        replace(bare(), device=Device.CPU, child=None, interrupted=True),
+        "torch.build",
+        "unknown",
+        "interrupted",
+    ),
     # by design
     Scenario("no GPU by design", replace(bare(), device=Device.CPU), "", "pass", ""),
 ]

@@ -85,6 +85,7 @@ def test_every_text_of_a_finding_is_filled(scenario: Scenario):
             "child_silent",
             "unreadable",
             "not_reached",
+            "interrupted",
         )
 
 

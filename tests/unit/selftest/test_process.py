@@ -141,6 +141,41 @@ def test_an_interrupt_leaves_nothing_running():
     assert gone(pids[0])
 
 
+def test_an_answer_that_is_not_wanted_any_more_is_ended():
+    """What was said so far stays, and the command does not."""
+    said: list[str] = []
+    began = time.monotonic()
+    answer = python(
+        "import os, time; print(os.getpid(), flush=True); time.sleep(600)",
+        on_line=said.append,
+        stop=lambda: bool(said),
+    )
+    assert (answer.stopped, answer.timed_out, answer.rc) == (True, False, None)
+    assert gone(int(answer.text))
+    assert time.monotonic() - began < 10
+    assert python("raise SystemExit(7)", stop=lambda: True).stopped  # not even begun
+
+
+def test_the_time_may_be_up_earlier_and_is_asked_again():
+    """A command that is given time by what it says, until it is silent."""
+    last = [time.monotonic() + 20]
+
+    def heard(_: str) -> None:
+        last[0] = time.monotonic() + 0.5
+
+    code = "import time\nfor n in range(5): print(n, flush=True); time.sleep(0.2)\ntime.sleep(600)"
+    answer = python(code, on_line=heard, until=lambda: last[0])
+    assert (answer.timed_out, answer.text) == (True, "0\n1\n2\n3\n4\n")
+    assert answer.seconds < 10
+
+
+def test_lines_that_need_not_be_kept_fill_no_memory():
+    """Hours of progress do not count as babbling."""
+    code = "for n in range(30_000): print('progress', n)\nprint('end')"
+    answer = python(code, on_line=lambda line: line.startswith("progress"), max_bytes=100_000)
+    assert (answer.text, answer.too_long) == ("end\n", False)
+
+
 def test_control_characters_are_made_visible():
     """Nothing in a report can move a cursor, change a colour or hide a line."""
     assert (
