@@ -57,7 +57,9 @@ def write(option: str, path: Path, text: str) -> None:
             stream.write(text)
             stream.flush()
         elif there is not None and not stat.S_ISREG(there.st_mode):
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY), "w", encoding="utf-8") as file:
+            with os.fdopen(
+                os.open(path, os.O_WRONLY | os.O_NOCTTY), "w", encoding="utf-8", errors="backslashreplace"
+            ) as file:
                 file.write(text)
         else:
             _replace(_behind_links(path), text, there)
@@ -91,7 +93,7 @@ def _replace(path: Path, text: str, there: os.stat_result | None) -> None:
     """Put a whole new file in the place of `path`, as readable as the old one. Raises `OSError`."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".torchtap-", suffix=".part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         if there is not None:
             with suppress(OSError):  # only root may give a file to its old owner

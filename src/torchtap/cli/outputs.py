@@ -10,19 +10,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchtap.cli.files import UnwritableError, check_writable, make_folder, write
+from torchtap.selftest.junit import to_junit
+from torchtap.selftest.oneline import to_nagios, to_one_line
+from torchtap.selftest.prometheus import to_prometheus
 from torchtap.selftest.report import to_text
 from torchtap.selftest.result import Report
 
 Render = Callable[[Report], str]
 STDOUT = Path("-")
+PROM = ".prom"
+# Options that print instead of the table.
+WORDS: Mapping[str, Render] = {"--json": Report.to_json, "--one-line": to_one_line, "--nagios": to_nagios}
 # Options that take a FILE: the name that is suggested where a folder was given, and what is written.
 FORMS: Mapping[str, tuple[str, Render]] = {
     "--output": ("selftest.json", Report.to_json),
+    "--junit": ("junit.xml", to_junit),
+    "--prometheus": ("torchtap.prom", to_prometheus),
 }
 # What --report leaves in its folder.
 FOLDER: Mapping[str, Render] = {
     "report.json": Report.to_json,
     "report.txt": to_text,
+    "junit.xml": to_junit,
+    "metrics.prom": to_prometheus,
 }
 
 
@@ -59,6 +69,11 @@ def choose_outputs(
         if path == STDOUT:
             to_stdout[f"{option} -"] = render
         elif path is not None:
+            if option == "--prometheus" and path.suffix != PROM:
+                raise UnwritableError(
+                    f"--prometheus {path}: its name must end in {PROM}, the only files that node_exporter's textfile "
+                    f"collector reads; as in {path.with_suffix(PROM)}"
+                )
             check_writable(option, path, example)
             to_files.append((option, path, render))
     if len(to_stdout) > 1:
@@ -71,4 +86,7 @@ def choose_outputs(
         for name, render in FOLDER.items():
             check_writable("--report", folder / name, name)
             to_files.append(("--report", folder / name, render))
+    named = [path.resolve() for _, path, _ in to_files]
+    if twice := next((path for path in named if named.count(path) > 1), None):
+        raise UnwritableError(f"two options name the same file: {twice}")
     return Outputs(stdout=next(iter(to_stdout.values()), None), files=to_files)

@@ -11,10 +11,11 @@ from typing import Annotated
 import typer
 
 from torchtap.cli.files import UnwritableError
-from torchtap.cli.outputs import choose_outputs
-from torchtap.cli.streams import refuse, show
+from torchtap.cli.outputs import WORDS, choose_outputs
+from torchtap.cli.streams import COULD_NOT_RUN, refuse, show
 from torchtap.selftest import Report, SettingError, run
 from torchtap.selftest.interrupt import interruptible
+from torchtap.selftest.oneline import NAGIOS_UNKNOWN, nagios_code
 from torchtap.selftest.progress import showing
 
 SELFTEST_HELP = """\
@@ -29,6 +30,7 @@ Examples:
   torchtap selftest --device cpu               no GPU here, by design
   torchtap selftest --only torch.cudnn         one check, and what it needs
   torchtap selftest --level burn --minutes 60  load it for an hour
+  torchtap selftest --one-line                 for a log, a prolog, a monitor
   torchtap selftest --output report.json       also write the JSON to a file
   torchtap selftest --report selftest-report   every form, into this folder
 
@@ -38,6 +40,7 @@ Exit codes:
   1  fail or unknown
   2  could not run: a wrong option, or a path that cannot be written
   130, 143  interrupted (Ctrl-C, SIGTERM); what was found so far is reported
+With --nagios: 0 pass, 1 warn, 2 fail, 3 unknown or could not run
 """
 
 
@@ -73,15 +76,37 @@ def run_selftest(
         Path | None,
         typer.Option(help="Write the JSON to this file as well; - is standard output.", metavar="FILE"),
     ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write JUnit XML, for a CI; - is standard output.", metavar="FILE")
+    ] = None,
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(help="Write metrics for node_exporter's textfile collector.", metavar="FILE.prom"),
+    ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(help="Write every form into this folder: report.json, report.txt.", metavar="FOLDER"),
+        typer.Option(
+            help="Write all of it into this folder: report.json, report.txt, junit.xml, metrics.prom.",
+            metavar="FOLDER",
+        ),
     ] = None,
+    one_line: Annotated[
+        bool, typer.Option("--one-line", help="Print one line: host, verdict, first cause, what to do.")
+    ] = False,
+    nagios: Annotated[
+        bool, typer.Option("--nagios", help="Print one line and exit with 0 to 3, as a Nagios plugin.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every check.")] = False,
 ) -> None:
     """Parse, run, show; the exit code is the verdict's."""
+    words = {"--json": json, "--one-line": one_line, "--nagios": nagios}
+    could_not_run = NAGIOS_UNKNOWN if nagios else COULD_NOT_RUN
     try:
-        outputs = choose_outputs({"--json": Report.to_json} if json else {}, {"--output": output}, report)
+        outputs = choose_outputs(
+            {name: WORDS[name] for name, given in words.items() if given},
+            {"--output": output, "--junit": junit, "--prometheus": prometheus},
+            report,
+        )
         with interruptible() as interrupt, showing(report=outputs.stdout is None) as on_step:
             done = run(
                 device,
@@ -94,12 +119,12 @@ def run_selftest(
                 stop=interrupt,
             )
     except (SettingError, UnwritableError) as error:
-        refuse(str(error))
+        refuse(str(error), could_not_run)
     unwritten = outputs.write(done)
     show(_table(done, verbose=verbose) if outputs.stdout is None else outputs.stdout(done))
     if unwritten:
-        refuse("; ".join(unwritten))
-    raise typer.Exit(interrupt.exit_code or done.exit_code)
+        refuse("; ".join(unwritten), could_not_run)
+    raise typer.Exit(interrupt.exit_code or (nagios_code(done) if nagios else done.exit_code))
 
 
 def _table(report: Report, *, verbose: bool) -> str:

@@ -12,10 +12,10 @@ import typer
 COULD_NOT_RUN = 2
 
 
-def refuse(message: str) -> NoReturn:
+def refuse(message: str, code: int = COULD_NOT_RUN) -> NoReturn:
     """One line for a user's mistake, no traceback."""
     typer.echo(f"torchtap selftest: {message}", err=True)
-    raise typer.Exit(COULD_NOT_RUN)
+    raise typer.Exit(code)
 
 
 def show(text: str) -> None:

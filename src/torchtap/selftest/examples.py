@@ -13,6 +13,7 @@ from dataclasses import replace
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.facts import Facts, SmiFacts
 from torchtap.selftest.host import Host, Node, PciGpu
+from torchtap.selftest.identity import identify
 from torchtap.selftest.kernel_log import KernelLog
 from torchtap.selftest.probe import read_lines
 from torchtap.selftest.process import Answer
@@ -73,6 +74,7 @@ HOST = Host(
     uid=1000,
 )
 PACKAGES = "/opt/torchtap/venv/lib/python3.12/site-packages"
+STARTED = 1796060897.0  # 2026-11-30T17:48:17Z
 # What the steps say on a good host with one GPU: name -> values.
 GOOD_STEPS: Mapping[str, Mapping[str, object]] = {
     "torch.import": {"version": "2.14.1+cu130", "cuda": "13.0", "file": f"{PACKAGES}/torch/__init__.py"},
@@ -195,5 +197,9 @@ def _report(facts: Facts) -> Report:
     seconds = 24.0 if facts.smi is not None and any(answer.timed_out for answer in facts.smi.answers) else 4.2
     quick = [check for check in CHECKS if Level.QUICK.includes(check.level)]
     return Report(
-        results=judge_all(quick, facts), device=facts.device.value, seconds=seconds, torchtap="0.1.0"
+        results=judge_all(quick, facts),
+        device=facts.device.value,
+        seconds=seconds,
+        torchtap="0.1.0",
+        identity=replace(identify(facts, {"TORCHTAP_HOST": "node017"}, STARTED), kernel="6.8.0-60-generic"),
     )

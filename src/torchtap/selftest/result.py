@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from torchtap.selftest.identity import Identity
 from torchtap.selftest.status import Level, Status, worst
 
 SCHEMA = 1
@@ -55,6 +56,7 @@ class Report:
     seconds: float
     torchtap: str  # the version that judged
     level: str = Level.QUICK.value
+    identity: Identity = field(default_factory=Identity)
 
     @property
     def verdict(self) -> Status:
@@ -79,11 +81,15 @@ class Report:
         return {
             "schema": SCHEMA,
             "torchtap": self.torchtap,
+            "host": self.identity.host(),
+            "started": self.identity.started,
             "device": self.device,
             "level": self.level,
             "verdict": self.verdict.value,
             "first_cause": {"id": first.id, "cause_id": first.cause_id} if first else None,
             "seconds": round(self.seconds, 3),
+            "versions": dict(self.identity.versions),
+            "gpus": [gpu.to_dict() for gpu in self.identity.gpus],
             "results": [result.to_dict() for result in self.results],
         }
 

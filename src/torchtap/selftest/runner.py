@@ -26,6 +26,7 @@ from torchtap.selftest.check import (
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.facts import Facts, NotDoneError, StepState
 from torchtap.selftest.gather import SettingError, gather
+from torchtap.selftest.identity import identify
 from torchtap.selftest.limits import BURN_MINUTES, BURN_MINUTES_RANGE, MAX_EVIDENCE_CHARS
 from torchtap.selftest.probe import signal_name
 from torchtap.selftest.result import Report, Result
@@ -85,7 +86,7 @@ def run(
     if not only:
         checks = tuple(check for check in checks if chosen_level.includes(check.level))
     left_out = {check.id for check in choose(CHECKS, skip, with_needs=False)} if skip else set()
-    began = time.monotonic()
+    began, started = time.monotonic(), time.time()
     wanted = [check for check in checks if check.id not in left_out]
     facts = gather(wanted, chosen_device, timeout_s=timeout_s, on_step=on_step, stop=stop)
     results = judge_all(checks, facts, left_out)
@@ -95,6 +96,7 @@ def run(
         level=chosen_level.value,
         seconds=time.monotonic() - began,
         torchtap=torchtap.__version__,
+        identity=identify(facts, os.environ, started),
     )
 
 

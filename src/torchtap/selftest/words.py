@@ -77,3 +77,12 @@ def shorten(text: str, limit: int) -> str:
         return text
     half = limit // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+
+
+def printable(text: str, instead: str = "\N{REPLACEMENT CHARACTER}", keep: str = "") -> str:
+    r"""Text that can neither move a cursor nor fail to be encoded: other characters than `keep` are replaced.
+
+    >>> printable("GPU\x1b[2J 0\n", instead=" ")
+    'GPU [2J 0 '
+    """
+    return "".join(char if char.isprintable() or char in keep else instead for char in text)

@@ -39,7 +39,8 @@ def test_the_json_has_the_schemas_keys_in_its_order():
     """Stable order, for people who compare reports line by line."""
     written = json.loads(report(Status.FAIL).to_json())
     assert list(written) == [
-        *("schema", "torchtap", "device", "level", "verdict", "first_cause", "seconds", "results")
+        *("schema", "torchtap", "host", "started", "device", "level", "verdict", "first_cause", "seconds"),
+        *("versions", "gpus", "results"),
     ]
     assert list(written["results"][0]) == [
         *("id", "status", "seen", "cause", "cause_id", "remedy", "remedy_id", "evidence", "seconds", "values")

@@ -88,7 +88,8 @@ def test_help_has_examples_and_exit_codes():
     assert done.returncode == 0
     for words in ("Examples:", "torchtap selftest --device cpu", "Exit codes:", "2  could not run"):
         assert words in done.stdout
-    for option in ("--json", "--device", "--only", "--skip", "--timeout", "--output", "--verbose"):
+    options = ("--json", "--device", "--only", "--skip", "--timeout", "--output", "--verbose", "--junit")
+    for option in (*options, "--prometheus", "--report", "--one-line", "--nagios"):
         assert option in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
 
@@ -134,6 +135,9 @@ def test_a_machine_without_a_gpu_fails_with_one_cause():
             "--output /nonexistent/report.json cannot be written: No such",
         ),
         (["selftest", "--output", "/"], "--output / is a folder; give a file in it"),
+        (["selftest", "--json", "--one-line"], "--json and --one-line both go to standard output"),
+        (["selftest", "--prometheus", "metrics.txt"], "its name must end in .prom"),
+        (["selftest", "--report", "/proc/x"], "--report /proc/x cannot be made: No such"),
         (["selftest", "--bogus"], "No such option: --bogus"),
         (["selftset"], "No such command 'selftset'"),
     ],
@@ -268,7 +272,7 @@ def test_json_goes_alone_to_standard_output():
     """A program reads it; two runs differ in nothing but times."""
     one, other = (command(*QUICK, "--json").stdout for _ in range(2))
     assert json.loads(one)["results"][1]["id"] == "cpu.matmul"
-    times = re.compile(r'"seconds": [\d.e-]+')
+    times = re.compile(r'"(seconds|started)": ("[^"]+"|[\d.e-]+)')
     assert times.sub("", one) == times.sub("", other)
 
 
@@ -292,6 +296,23 @@ def test_several_checks_can_be_chosen_and_left_out():
         ("torch.cudnn", "skip"),
         ("cpu.matmul", "pass"),
     ]
+
+
+def test_one_line_for_a_prolog_and_for_nagios(tmp_path: Path):
+    """The line alone; exit codes of the self-test, or those of a Nagios plugin; files are written all the same."""
+    done = command(*QUICK, "--one-line", "--report", tmp_path / "all", TORCHTAP_HOST="node017")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "node017 pass: 2 passed, 0 skipped; no GPU, by design\n"
+    assert len(list((tmp_path / "all").iterdir())) == 4
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    bad = ["selftest", "--only", "driver.smi", "--skip", "device.nodes"]
+    assert command(*bad, "--one-line", PATH=path).returncode == 1
+    done = command(*bad, "--nagios", PATH=path)
+    assert done.stdout.startswith("SELFTEST ")
+    assert (done.stdout.count("\n"), done.returncode in (2, 3)) == (1, True)
+    assert command("selftest", "--nagios", "--device", "tpu").returncode == 3
 
 
 def test_no_colour_outside_a_terminal():
