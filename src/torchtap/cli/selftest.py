@@ -68,7 +68,7 @@ def run_selftest(
     timeout: Annotated[
         float | None,
         typer.Option(
-            help="Seconds for each nvidia-smi, and for the test process. Default: 20 and 60.",
+            help="Seconds for each nvidia-smi and each quick step of the test process. Default: 20, and 30 or 60.",
             metavar="SECONDS",
         ),
     ] = None,

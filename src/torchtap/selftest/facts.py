@@ -43,7 +43,8 @@ class Step:
     value: Mapping[str, object] = field(default_factory=dict)
     error: str = ""  # "RuntimeError: ...", or why it was left out
     where: str = ""  # the last thing it said it was doing, as in "GPU 1"
-    seconds: float = 0.0
+    seconds: float = 0.0  # how long it took, also where it was ended
+    end: Answer | None = None  # the end of the process, where it was ended in this step
 
     def whole(self, key: str) -> int:
         """A whole number. Raises `UnreadableError` for anything else (True and False are no numbers)."""

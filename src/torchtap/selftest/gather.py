@@ -16,7 +16,7 @@ from torchtap.selftest.child.steps import STEPS
 from torchtap.selftest.facts import Child, Facts, SmiFacts
 from torchtap.selftest.host import read_host
 from torchtap.selftest.kernel_log import KMSG, read_kernel_log
-from torchtap.selftest.limits import CHILD_TIMEOUT_S, SMI_TIMEOUT_S
+from torchtap.selftest.limits import SMI_TIMEOUT_S
 from torchtap.selftest.manifest import read_manifest
 from torchtap.selftest.probe import run_child
 from torchtap.selftest.process import ask
@@ -43,7 +43,7 @@ def gather(
     on_step: Callable[[str], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Facts:
-    """Read what `checks` read. `timeout_s` replaces both time-outs; `on_step` hears in words what is being done.
+    """Read what `checks` read. `timeout_s` replaces the time-outs; `on_step` hears in words what is being done.
 
     `stop` is asked several times a second; when it says yes, what runs is ended and the rest is not begun.
 
@@ -76,8 +76,7 @@ def gather(
         steps = [step for step in steps if not STEPS[step].asks_driver]
     child: Child | None = None
     if steps and not stop():
-        limit_s = CHILD_TIMEOUT_S if timeout_s is None else timeout_s
-        child = run_child(steps, timeout_s=limit_s, on_step=say, stop=stop)
+        child = run_child(steps, timeout_s=timeout_s, on_step=say, stop=stop)
         seconds |= {f"child:{name}": step.seconds for name, step in child.steps.items()}
     return Facts(
         device=device,

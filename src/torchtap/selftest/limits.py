@@ -9,8 +9,10 @@ from __future__ import annotations
 # nvidia-smi waits 45 s for each answer of a GPU whose firmware is stuck (Xid 119: open-gpu-kernel-modules#1111); a
 # healthy 8-GPU host without persistence mode answers within 10 s.
 SMI_TIMEOUT_S = 20.0
-# import torch from a cold disk plus the first CUDA context on every GPU of an 8-GPU host.
-CHILD_TIMEOUT_S = 60.0
+# A step that starts something: import torch from a cold disk, or the first CUDA context on every GPU of an 8-GPU host.
+STEP_START_S = 60.0
+# A step that takes less than a second; the first call of a library loads it from disk.
+STEP_SHORT_S = 30.0
 # After SIGKILL. A process that waits inside the kernel (state D) takes no signal: report it and go on.
 KILL_WAIT_S = 2.0
 # nvidia-smi names one refused field at a time; each refusal costs one more call.

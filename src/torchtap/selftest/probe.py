@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
+import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from torchtap.selftest.child.steps import limit_of, still_possible, with_needed
 from torchtap.selftest.facts import START, Child, Step, StepState
 from torchtap.selftest.interpreter import users_python
-from torchtap.selftest.limits import CHILD_TIMEOUT_S
 from torchtap.selftest.process import Answer, ask
 
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -28,26 +31,46 @@ main(sys.argv[1:])
 def run_child(
     steps: Iterable[str],
     *,
-    timeout_s: float = CHILD_TIMEOUT_S,
+    timeout_s: float | None = None,
     command: Sequence[str] = (),
     on_step: Callable[[str], None] | None = None,
     stop: Callable[[], bool] | None = None,
     run: Callable[..., Answer] = ask,
 ) -> Child:
-    """Run the steps in a process of their own, for at most `timeout_s` seconds.
+    """Run the steps in a process of their own. Each has its own time limit, or `timeout_s` (see `steps.limit_of`).
 
-    `on_step` is called with each step's name as it starts. `stop` says that the process is to be ended. Never raises
-    for what the process does.
+    Where a longer step ends the process, what does not depend on it is tried in a new one. `on_step` is called with
+    each step's name as it starts. `stop` says that the process is to be ended. Never raises for what the process does.
     """
 
-    def told(line: str) -> None:
-        name = _parse(line).get("step")
-        if on_step is not None and isinstance(name, str) and _parse(line).get("state") == "start":
-            on_step(name)
-
     command = command or (users_python(), "-c", BOOT)
-    answer = run([*command, *steps], timeout_s=timeout_s, on_line=told, stop=stop)
-    return read_lines(answer)
+
+    def once(names: list[str]) -> Child:
+        deadline = time.monotonic() + limit_of(START, timeout_s)
+
+        def told(line: str) -> None:
+            nonlocal deadline
+            said = _parse(line)
+            name = said.get("step")
+            if not isinstance(name, str) or said.get("state") != "start":
+                return
+            deadline = time.monotonic() + limit_of(name, timeout_s)
+            if on_step is not None:
+                on_step(name)
+
+        answer = run([*command, *names], timeout_s=math.inf, on_line=told, until=lambda: deadline, stop=stop)
+        return read_lines(answer)
+
+    wanted = with_needed(steps)
+    child = last = once(wanted)
+    while (broken := last.broken_step) is not None:
+        left = still_possible(wanted, child.steps, broken.name, hung=broken.state is StepState.HUNG)
+        if not left or last.answer.stopped:
+            break
+        last = once(left)
+        # The first word counts: a step that a later process had to repeat keeps its first result.
+        child = replace(child, steps={**child.steps, **last.steps, **child.steps})
+    return child
 
 
 def read_lines(answer: Answer) -> Child:
@@ -59,7 +82,7 @@ def read_lines(answer: Answer) -> Child:
     """
     steps: dict[str, Step] = {}
     where: dict[str, str] = {}
-    running: str | None = None
+    running, began = "", 0.0
     finished = False
     for line in answer.text.splitlines():
         said = _parse(line)
@@ -69,17 +92,23 @@ def read_lines(answer: Answer) -> Child:
         elif not isinstance(name, str):
             continue
         elif state == "start":
-            running = name
+            running, began = name, _seconds(said.get("at"))
         elif state == "where":
             where[name] = str(said.get("where", ""))
         elif (step := _step(name, said, where.get(name, ""))) is not None:
             steps[name] = step
-            running = None if running == name else running
-    if running is None and not finished and not steps:
+            running = "" if running == name else running
+    if not running and not finished and not steps:
         running = START  # not even the first line: Python itself, or torchtap, could not start
-    if running is not None:
-        steps[running] = Step(name=running, state=_end_of(answer), where=where.get(running, ""))
-    return Child(steps=steps, answer=answer, finished=finished and running is None)
+    if running:
+        steps[running] = Step(
+            name=running,
+            state=_end_of(answer),
+            where=where.get(running, ""),
+            seconds=max(0.0, answer.seconds - began),
+            end=answer,
+        )
+    return Child(steps=steps, answer=answer, finished=finished and not running)
 
 
 def signal_name(rc: int) -> str:
@@ -107,7 +136,7 @@ def _step(name: str, said: dict[str, object], where: str) -> Step | None:
         state = StepState(said.get("state"))
     except ValueError:
         return None
-    value, error, seconds = said.get("value"), said.get("error"), said.get("seconds")
+    value, error = said.get("value"), said.get("error")
     if state not in (StepState.DONE, StepState.ERROR, StepState.LEFT_OUT):
         return None
     if state is StepState.DONE and not isinstance(value, dict):
@@ -118,8 +147,12 @@ def _step(name: str, said: dict[str, object], where: str) -> Step | None:
         value=value if isinstance(value, dict) else {},
         error=error if isinstance(error, str) else "",
         where=where,
-        seconds=seconds if isinstance(seconds, float) and 0 <= seconds < 1e9 else 0.0,
+        seconds=_seconds(said.get("seconds")),
     )
+
+
+def _seconds(said: object) -> float:
+    return said if isinstance(said, float) and 0 <= said < 1e9 else 0.0
 
 
 def _end_of(answer: Answer) -> StepState:

@@ -65,8 +65,8 @@ def run(
     `device`: "gpu", "cpu" (no GPU by design: its checks are skipped), or None or "auto" for what TORCHTAP_DEVICE
     says, else "gpu". `level`: "quick", "full" (minutes) or "burn". `only`: these checks and what they need, whatever
     their level. `skip`: leave these out; checks that need them are judged all the same. `timeout_s`: seconds for each
-    nvidia-smi and for the test process (default 20 and 60). `minutes`: how long the level burn loads the machine
-    (default 10).
+    nvidia-smi and for each step of the test process (default 20, and what child/steps.py says).
+    `minutes`: how long the level burn loads the machine (default 10).
     `on_step` hears in words what is being done. `stop` is asked several times a second whether to end with what was
     found so far; what was not reached is then unknown.
 
@@ -229,18 +229,18 @@ def _blocks(result: Result) -> bool:
 
 def _not_done(check: Check, error: NotDoneError, facts: Facts) -> Judged:
     """What it means that a step gave no result."""
-    step, answer = error.step, error.child.answer
+    step, answer = error.step, error.step.end or error.child.answer
     if step.state is StepState.STOPPED or (facts.interrupted and step.state is StepState.NOT_REACHED):
         return unknown("interrupted", "not reached")
     name = f"{step.name} ({step.where})" if step.where else step.name
-    values = {"step": name, "waited_s": f"{answer.seconds:.0f}", "rc": answer.rc}
+    values = {"step": name, "waited_s": f"{step.seconds:.0f}", "rc": answer.rc}
     if step.state is StepState.CRASHED:
         ended = signal_name(answer.rc or 0)
         return failed("child_crashed", f"{ended} in {name}", **values, signal=ended)
     if step.state is StepState.HUNG:
         pid = answer.stuck_pid
         stuck = f"; pid {pid} is stuck in the kernel and could not be ended" if pid is not None else ""
-        return failed("child_hung", f"no answer from {name} in {answer.seconds:.0f} s", **values, stuck=stuck)
+        return failed("child_hung", f"no answer from {name} in {step.seconds:.0f} s", **values, stuck=stuck)
     if step.state is StepState.SILENT and answer.not_started:
         python = answer.command[0]
         return failed(
@@ -306,8 +306,8 @@ def _evidence(check: Check, judged: Judged, facts: Facts) -> str:
         if step is not None and step.state is not StepState.NOT_REACHED:
             said = step.error or json.dumps(dict(step.value), default=str)
             parts.append(f"{name}: {step.state.value} {said}")
-    if judged.cause_id in ("child_crashed", "child_hung", "child_silent") and facts.child is not None:
-        parts.append(facts.child.answer.errors.strip())
+        if step is not None and step.end is not None:
+            parts.append(step.end.errors.strip())
     if "traceback" in judged.values:
         parts.append(str(judged.values["traceback"]))
-    return "\n".join(part for part in parts if part)
+    return "\n".join(part for part in dict.fromkeys(parts) if part)

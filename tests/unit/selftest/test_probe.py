@@ -6,13 +6,16 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from torchtap.selftest.facts import NotDoneError, StepState
-from torchtap.selftest.probe import read_lines, run_child
+from torchtap.selftest.child.steps import STEPS
+from torchtap.selftest.facts import Child, NotDoneError, StepState
+from torchtap.selftest.probe import ROOT, read_lines, run_child
 from torchtap.selftest.process import Answer
+from torchtap.selftest.status import Level
 
 SAY = "import json, os, sys, time\ndef say(**line): print(json.dumps(line), flush=True)\n"
 
@@ -78,8 +81,11 @@ def test_a_process_that_never_begins_is_broken_at_its_start(code: str):
 def test_a_hang_costs_the_time_out_and_no_more():
     """And the process is gone after it."""
     began = time.monotonic()
-    said = child("say(step='torch.import', state='start', pid=os.getpid()); time.sleep(600)", timeout_s=1)
+    said = child(
+        "say(step='torch.import', state='start', pid=os.getpid(), at=0.0); time.sleep(600)", timeout_s=1
+    )
     assert time.monotonic() - began < 4
+    assert 1 <= said.step("torch.import").seconds < 4
     pid = json.loads(said.answer.text)["pid"]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -128,3 +134,70 @@ def test_an_exception_in_a_step_is_its_result():
         "RuntimeError: no",
     )
     assert said.finished
+
+
+# -- Steps that end the process, in the real one --------------------------------------------------------------------
+ENDS = {
+    "hang": ("import time; time.sleep(600)", StepState.HUNG),
+    "crash": ("import ctypes; ctypes.string_at(0)", StepState.CRASHED),
+    "abort": ("import os; os.abort()", StepState.CRASHED),
+    "silence": ("import os; os._exit(0)", StepState.SILENT),
+}
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch):
+    """Run real steps, of which one ends its process; `level` says what kind of step that is."""
+
+    def start(step: str, end: str, level: Level, wanted: list[str]) -> Child:
+        plan = replace(STEPS[step], level=level, timeout_s=1.5)
+        monkeypatch.setitem(STEPS, step, plan)
+        module, _, function = plan.does.rpartition(".")
+        boot = (
+            f"import sys; sys.path.insert(0, {ROOT!r})\n"
+            f"from torchtap.selftest.child import {module}, running\n"
+            f"def broken(_):\n    {ENDS[end][0]}\n"
+            f"{module}.{function} = broken\nrunning.main(sys.argv[1:])"
+        )
+        return run_child(wanted, command=[sys.executable, "-c", boot])
+
+    return start
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_quick_step_that_ends_the_process_ends_the_test(ending, end: str):
+    """Its report comes within its own time limit; what came before is kept, nothing is tried after it."""
+    said = ending("nodes", end, Level.QUICK, ["torch.build", "nodes", "cuda.library"])
+    assert said.done("torch.build").value
+    assert said.step("nodes").state is ENDS[end][1]
+    assert said.step("cuda.library").state is StepState.NOT_REACHED
+    assert said.step("nodes").seconds < 8
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_after_a_longer_step_the_rest_is_tried_in_a_new_process(ending, end: str):
+    """What does not need it; after a hang only what leaves the driver alone. Each end is told by its own words."""
+    said = ending("nodes", end, Level.FULL, ["torch.build", "nodes", "cuda.library", "cuda.init"])
+    assert said.done("torch.build").value
+    assert said.step("nodes").state is ENDS[end][1]
+    assert said.done("cuda.library").value
+    assert said.step("cuda.init").state is (StepState.NOT_REACHED if end == "hang" else StepState.LEFT_OUT)
+    assert said.broken_step is said.step("nodes")
+    assert not said.finished
+    broken = said.step("nodes").end
+    assert broken is not None
+    assert (end == "crash") == ("Segmentation fault" in broken.errors)
+
+
+def test_two_longer_steps_that_crash_are_both_told(monkeypatch: pytest.MonkeyPatch):
+    """And the loop ends."""
+    for name in ("nodes", "cuda.library"):
+        monkeypatch.setitem(STEPS, name, replace(STEPS[name], level=Level.FULL))
+    boot = (
+        f"import sys, os; sys.path.insert(0, {ROOT!r})\n"
+        "from torchtap.selftest.child import driver, running\n"
+        "driver.open_nodes = driver.cuda_library = lambda _: os.abort()\nrunning.main(sys.argv[1:])"
+    )
+    said = run_child(["nodes", "cuda.library", "cuda.init"], command=[sys.executable, "-c", boot])
+    states = [said.step(name).state for name in ("nodes", "cuda.library", "cuda.init")]
+    assert states == [StepState.CRASHED, StepState.CRASHED, StepState.NOT_REACHED]

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 from torchtap.selftest.child.steps import STEPS, StepPlan, with_needed
 
 Values = dict[str, Any]
+BEGAN = time.monotonic()
 
 
 class LeaveOutError(Exception):
@@ -42,8 +43,8 @@ class Reporter:
     def run(self, name: str) -> None:
         """One step: a line before it, a line after it, whatever it does short of ending the process."""
         self._step = name
-        self._write({"step": name, "state": "start"})
         began = time.monotonic()
+        self._write({"step": name, "state": "start", "at": round(began - BEGAN, 3)})
         try:
             before = [each for each in STEPS[name].after if each in self.failed]
             if before:

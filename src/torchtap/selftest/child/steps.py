@@ -6,9 +6,10 @@ take.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from torchtap.selftest.limits import STEP_SHORT_S, STEP_START_S
 from torchtap.selftest.status import Level
 
 
@@ -26,22 +27,23 @@ class StepPlan:
     doing: str = ""  # what is said to a person while it runs; empty: too short to say anything
 
 
-# import torch from a cold disk, or the first CUDA context on every GPU of an 8-GPU host without persistence mode.
-_START_S = 60.0
-# Computations that take less than a second each, on up to 8 GPUs; the first call of a library loads it from disk.
-_SHORT_S = 30.0
-
 # In this order: what leaves the driver alone comes first, so that a crash of the driver does not take it away. An LSTM
 # on the CPU is not among it: the first backward() makes autograd count the devices of every backend, so it starts CUDA.
 _PLANS = (
-    StepPlan(name="torch.import", does="packages.import_torch", timeout_s=_START_S, doing="importing torch"),
-    StepPlan(name="torch.build", does="packages.torch_build", after=("torch.import",), timeout_s=_SHORT_S),
-    StepPlan(name="torch.cudnn", does="packages.torch_cudnn", after=("torch.import",), timeout_s=_SHORT_S),
+    StepPlan(
+        name="torch.import", does="packages.import_torch", timeout_s=STEP_START_S, doing="importing torch"
+    ),
+    StepPlan(
+        name="torch.build", does="packages.torch_build", after=("torch.import",), timeout_s=STEP_SHORT_S
+    ),
+    StepPlan(
+        name="torch.cudnn", does="packages.torch_cudnn", after=("torch.import",), timeout_s=STEP_SHORT_S
+    ),
     StepPlan(
         name="cpu.matmul",
         does="quick.cpu_matmul",
         after=("torch.import",),
-        timeout_s=_SHORT_S,
+        timeout_s=STEP_SHORT_S,
         doing="computing on the CPU",
     ),
     StepPlan(
@@ -49,17 +51,17 @@ _PLANS = (
         does="driver.open_nodes",
         on_gpu=True,
         asks_driver=True,
-        timeout_s=_START_S,
+        timeout_s=STEP_START_S,
         doing="opening device nodes",
     ),
-    StepPlan(name="cuda.library", does="driver.cuda_library", on_gpu=True, timeout_s=_SHORT_S),
+    StepPlan(name="cuda.library", does="driver.cuda_library", on_gpu=True, timeout_s=STEP_SHORT_S),
     StepPlan(
         name="cuda.init",
         does="driver.cuda_init",
         after=("cuda.library",),
         on_gpu=True,
         asks_driver=True,
-        timeout_s=_START_S,
+        timeout_s=STEP_START_S,
         doing="starting CUDA",
     ),
     StepPlan(
@@ -67,7 +69,7 @@ _PLANS = (
         does="quick.cpu_rnn",
         after=("torch.import",),
         asks_driver=True,
-        timeout_s=_START_S,
+        timeout_s=STEP_START_S,
     ),
     StepPlan(
         name="torch.cuda",
@@ -75,7 +77,7 @@ _PLANS = (
         after=("torch.import", "cuda.init"),
         on_gpu=True,
         asks_driver=True,
-        timeout_s=_START_S,
+        timeout_s=STEP_START_S,
         doing="starting CUDA in PyTorch",
     ),
     StepPlan(
@@ -84,7 +86,7 @@ _PLANS = (
         after=("torch.cuda",),
         on_gpu=True,
         asks_driver=True,
-        timeout_s=_START_S,
+        timeout_s=STEP_START_S,
         doing="computing on the GPU",
     ),
     StepPlan(
@@ -93,7 +95,7 @@ _PLANS = (
         after=("torch.cuda",),
         on_gpu=True,
         asks_driver=True,
-        timeout_s=_START_S,
+        timeout_s=STEP_START_S,
         doing="testing cuDNN",
     ),
     StepPlan(
@@ -102,7 +104,7 @@ _PLANS = (
         after=("torch.cuda",),
         on_gpu=True,
         asks_driver=True,
-        timeout_s=_START_S,
+        timeout_s=STEP_START_S,
         doing="testing an LSTM on the GPU",
     ),
 )
@@ -123,3 +125,37 @@ def with_needed(names: Iterable[str]) -> list[str]:
             wanted.add(name)
             pending += STEPS[name].after
     return [name for name in STEPS if name in wanted]
+
+
+def limit_of(name: str, asked_s: float | None = None) -> float:
+    """Seconds after which a step counts as hung; `asked_s` is what `--timeout` says.
+
+    It replaces the limit of quick steps. A longer step keeps at least its own: who shortens the start-up does not mean
+    the test of the memory.
+
+    >>> limit_of("torch.import"), limit_of("torch.import", 5), limit_of("no such step", 5)
+    (60.0, 5, 5)
+    """
+    plan = STEPS.get(name)
+    if plan is None or plan.level is Level.QUICK:
+        return asked_s if asked_s is not None else (plan.timeout_s if plan is not None else STEP_START_S)
+    return max(plan.timeout_s, asked_s or 0.0)
+
+
+def still_possible(wanted: Iterable[str], ended: Collection[str], broken: str, *, hung: bool) -> list[str]:
+    """The steps that a new process may still try after one was ended in the step `broken`; `ended` have a result.
+
+    None after a quick step: what it shows is the first cause, and the rest rests on it. Nothing that needs the broken
+    step; and after a hang, nothing that asks a driver which does not answer.
+    """
+    plan = STEPS.get(broken)
+    if plan is None or plan.level is Level.QUICK:
+        return []
+    driver_hangs = hung and plan.asks_driver
+    return [
+        name
+        for name in wanted
+        if name not in ended
+        and broken not in with_needed([name])
+        and not (driver_hangs and STEPS[name].asks_driver)
+    ]
