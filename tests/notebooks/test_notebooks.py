@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import re
 from collections.abc import Iterator
 from io import BytesIO
@@ -18,6 +19,7 @@ from tests.notebooks.refresh import ROOT, all_notebooks, cleaned, executed
 pytestmark = pytest.mark.notebook
 EVAL_BACKWARD = "RuntimeError: cudnn RNN backward can only be called in training mode"
 GPU_LESS = "no GPU was used"
+RECORDED = ROOT / "tests/fixtures/smi"
 
 
 @pytest.fixture(scope="module", params=all_notebooks(), ids=lambda path: path.stem)
@@ -80,7 +82,7 @@ def test_committed_outputs_say_where_they_come_from(fresh: tuple[Path, NotebookC
     (origin,) = code_cells(committed(fresh[0]), "origin")
     assert re.fullmatch(
         r"The outputs below come from torch \d+\.\d+\.\d+(\+\w+)? on "
-        r"(a CPU, with cuDNN's rule emulated \(no GPU was used\)|.+, with the real cuDNN)\.\n",
+        r"(a CPU(, with cuDNN's rule emulated)? \(no GPU was used\)|.+, with the real cuDNN)\.\n",
         text_of(origin),
     )
 
@@ -191,3 +193,57 @@ def test_01_describe_is_text_and_html_in_a_kernel(error_notebook: NotebookClient
     assert "rnn: LSTM" in result.data["text/plain"]
     assert "\x1b" not in result.data["text/plain"]
     assert "<td" in result.data["text/html"]
+
+
+# --- 05-selftest ---
+DATA = ROOT / "notebooks/data/nvidia-smi"
+
+
+@pytest.fixture
+def selftest_notebook(fresh: tuple[Path, NotebookClient]) -> NotebookClient:
+    path, client = fresh
+    if path.stem != "05-selftest":
+        pytest.skip("another notebook")
+    return client
+
+
+def test_05_judges_the_recorded_hosts_as_the_manifest_does(selftest_notebook: NotebookClient) -> None:
+    said = in_kernel(
+        selftest_notebook,
+        "print(*(f'{host}: {each.verdict.value}' for host, each in judged.items()), sep='\\n')",
+    )
+    assert said.splitlines() == [
+        "one good H200: pass",
+        "driver updated, host not rebooted: fail",
+        "second H100 lost: fail",
+        "nvidia-smi hangs: fail",
+        "MIG on, no instance: fail",
+        "two T4, driver 550: pass",
+    ]
+
+
+def test_05_asks_with_the_columns_of_the_recording(selftest_notebook: NotebookClient) -> None:
+    """A wrong list of columns would be judged too, and wrongly."""
+    asked = in_kernel(
+        selftest_notebook, "for file, command, *_ in HOSTS.values(): print(file, command, sep='|')"
+    )
+    with (RECORDED / "manifest.tsv").open(newline="") as manifest:
+        rows = csv.DictReader(manifest, delimiter="\t", quoting=csv.QUOTE_NONE)
+        commands = {row["file"]: row["command"] for row in rows}
+    columns = re.compile(r"--query-gpu=(\S+)")
+    for file, command in (line.split("|") for line in asked.splitlines()):
+        assert columns.findall(command) == columns.findall(commands[file]), file
+
+
+def test_05_finds_the_slow_gpus(selftest_notebook: NotebookClient) -> None:
+    (cell,) = (cell for cell in code_cells(selftest_notebook.nb) if cell.id == "fleet")
+    assert [line.split(":")[0] for line in text_of(cell).splitlines()] == ["host2 GPU 5", "host6 GPU 1"]
+
+
+def test_05_its_recordings_are_those_of_the_tests() -> None:
+    """Copies, because the image holds no tests; each is named in the README beside them."""
+    files = sorted(DATA.glob("*.txt"))
+    assert len(files) == 6
+    for file in files:
+        assert file.read_bytes() == (RECORDED / file.name).read_bytes(), file.name
+        assert f"`{file.name}`" in (DATA / "README.md").read_text()

@@ -161,7 +161,7 @@ def examples() -> Iterator[tuple[str, Report]]:
         fine, smi=smi_answers([T4]), host=replace(HOST, driver_text="", module_version="550.163.01")
     )
     library = {**GOOD_STEPS["cuda.library"], "path": "/usr/lib/libcuda.so.550.163.01", "nvml_path": None}
-    steps = {**_until("cuda.init"), "cuda.library": library}
+    steps = {**_until("cuda.init"), "cuda.library": library, "cpu.rnn": GOOD_STEPS["cpu.rnn"]}
     yield "a driver that is too old", _report(replace(old, child=read_lines(child_answer(steps))))
     bare = replace(HOST, nodes=(), env={})
     none = replace(fine, host=bare, smi=SmiFacts(path=None), child=read_lines(child_answer(_no_cuda())))
