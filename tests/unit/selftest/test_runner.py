@@ -306,4 +306,5 @@ def test_a_hanging_driver_costs_the_time_out(simulate):
     report = simulate("h200-good", "for (;;) pause();", timeout_s=12)
     assert [each for each in bad(report) if each[1] == "fail"] == [("cuda.init", "fail", "child_hung")]
     init = next(each for each in report.results if each.id == "cuda.init")
-    assert 12 <= init.seconds < 16
+    assert init.values["waited_s"] == "12"
+    assert report.seconds < 40  # with the import of torch on a busy machine
