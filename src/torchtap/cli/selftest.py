@@ -5,6 +5,7 @@ Exit codes: 0 pass or warn, 1 fail or unknown, 2 could not run (a wrong option i
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,7 @@ Examples:
   torchtap selftest --json                     the same for programs
   torchtap selftest --device cpu               no GPU here, by design
   torchtap selftest --only torch.cudnn         one check, and what it needs
+  torchtap selftest --expect-gpus 8            a GPU less is a failure
   torchtap selftest --level burn --minutes 60  load it for an hour
   torchtap selftest --one-line                 for a log, a prolog, a monitor
   torchtap selftest --output report.json       also write the JSON to a file
@@ -42,6 +44,18 @@ Exit codes:
   130, 143  interrupted (Ctrl-C, SIGTERM); what was found so far is reported
 With --nagios: 0 pass, 1 warn, 2 fail, 3 unknown or could not run
 """
+
+
+def _print_checks(wanted: bool) -> None:
+    if not wanted:
+        return
+    from torchtap.selftest.checks import CHECKS
+    from torchtap.selftest.checks.expect import EXPECTATIONS
+
+    for check in (*CHECKS, *EXPECTATIONS):
+        title = textwrap.fill(check.title, 80, initial_indent=" " * 24, subsequent_indent=" " * 24)
+        show(f"{check.id:16}{check.level.value:8}{title.strip()}\n")
+    raise typer.Exit
 
 
 def run_selftest(
@@ -59,11 +73,23 @@ def run_selftest(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Run this check and those it needs. May be given more than once.", metavar="ID"),
+        typer.Option(
+            help="Run these checks (with commas, or repeated) and what they need.", metavar="ID,..."
+        ),
     ] = None,
     skip: Annotated[
         list[str] | None,
-        typer.Option(help="Leave this check out. May be given more than once.", metavar="ID"),
+        typer.Option(help="Leave these checks out.", metavar="ID,..."),
+    ] = None,
+    expect_gpus: Annotated[
+        str | None, typer.Option(help="Fail unless there are so many GPUs.", metavar="NUMBER")
+    ] = None,
+    expect_name: Annotated[
+        str | None,
+        typer.Option(help='Fail unless every GPU has these words in its name: "H200".', metavar="TEXT"),
+    ] = None,
+    expect_driver_min: Annotated[
+        str | None, typer.Option(help="Fail if the driver is older.", metavar="VERSION")
     ] = None,
     timeout: Annotated[
         float | None,
@@ -96,7 +122,16 @@ def run_selftest(
     nagios: Annotated[
         bool, typer.Option("--nagios", help="Print one line and exit with 0 to 3, as a Nagios plugin.")
     ] = False,
+    mask: Annotated[
+        bool, typer.Option("--mask", help="Replace UUIDs, serials, host and user names by pseudonyms.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every check.")] = False,
+    _list: Annotated[
+        bool,
+        typer.Option(
+            "--list", callback=_print_checks, is_eager=True, help="List the checks: id, level, title."
+        ),
+    ] = False,
 ) -> None:
     """Parse, run, show; the exit code is the verdict's."""
     words = {"--json": json, "--one-line": one_line, "--nagios": nagios}
@@ -112,19 +147,30 @@ def run_selftest(
                 device,
                 level=level,
                 minutes=minutes,
-                only=only or (),
-                skip=skip or (),
+                only=_ids("--only", only),
+                skip=_ids("--skip", skip),
+                expect={"gpus": expect_gpus, "name": expect_name, "driver": expect_driver_min},
                 timeout_s=timeout,
                 on_step=on_step,
                 stop=interrupt,
             )
     except (SettingError, UnwritableError) as error:
         refuse(str(error), could_not_run)
+    if mask:
+        done = done.masked()
     unwritten = outputs.write(done)
     show(_table(done, verbose=verbose) if outputs.stdout is None else outputs.stdout(done))
     if unwritten:
         refuse("; ".join(unwritten), could_not_run)
     raise typer.Exit(interrupt.exit_code or (nagios_code(done) if nagios else done.exit_code))
+
+
+def _ids(option: str, given: list[str] | None) -> list[str]:
+    """Names of checks, separated by commas or given one by one. Raises `SettingError` where an option names none."""
+    ids = [name.strip() for text in given or () for name in text.split(",") if name.strip()]
+    if given and not ids:
+        raise SettingError(f"{option} names no check; torchtap selftest --list shows them")
+    return ids
 
 
 def _table(report: Report, *, verbose: bool) -> str:

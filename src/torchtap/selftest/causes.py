@@ -689,6 +689,42 @@ CAUSES: dict[str, Cause] = {
         "LD_PRELOAD in the environment",
         paste="sudo dmesg | tail -20",
     ),
+    # ---- What is expected of this machine (expect.*) -----------------------------------------------------------
+    "gpus_not_given": Cause(
+        says="{found} of {expected} expected GPUs are in this container: NVIDIA_VISIBLE_DEVICES is {visible}",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Recreate the container with all its GPUs",
+        paste="docker run --gpus all IMAGE",
+    ),
+    "gpus_dark": Cause(
+        says="{found} of {expected} expected GPUs answer; on the PCI bus, but silent: {addresses}",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="On the host: nvidia-smi -L. If it shows them, recreate the container with all GPUs; if not, the kernel log "
+        "says why the driver could not start them",
+        paste=_KERNEL_LOG,
+    ),
+    "gpus_missing": Cause(
+        says="{found} of {expected} expected GPUs are here; the PCI bus {bus}",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Power the host off and on, not just reboot it; then check seating, riser and power cables. A VM may be of "
+        "another type than expected",
+        paste="lspci -d 10de:",
+    ),
+    "gpus_too_many": Cause(
+        says="{found} GPUs are here, and {expected} expected",
+        remedy=Remedy.FIX_ENVIRONMENT,
+        do="Correct the expectation (--expect-gpus, TORCHTAP_EXPECT_GPUS), or give the container fewer GPUs",
+    ),
+    "gpu_name_unexpected": Cause(
+        says="{gpus}: {name}, and {expected} is expected",
+        remedy=Remedy.ATTACH_GPU,
+        do="Use a machine with the right GPUs, or correct the expectation (--expect-name, TORCHTAP_EXPECT_NAME)",
+    ),
+    "driver_older_than_expected": Cause(
+        says="driver {driver} is older than the expected {expected}",
+        remedy=Remedy.UPDATE_DRIVER,
+        do="Update the host's driver as on the other hosts, then reboot",
+    ),
     "not_reached": Cause(
         says="not tested: the test process ended before it came to this ({reason})",
         remedy=Remedy.RUN_AGAIN,

@@ -14,6 +14,7 @@ from pathlib import Path
 from torchtap.selftest.causes import CAUSES, OPTIONAL_SLOTS
 from torchtap.selftest.check import Scope
 from torchtap.selftest.checks import CHECKS
+from torchtap.selftest.checks.expect import EXPECTATIONS
 from torchtap.selftest.codes import CODES
 from torchtap.selftest.status import Remedy
 
@@ -38,7 +39,7 @@ def checks_table() -> str:
             check.source,
             f"`{check.see}`" if check.see else "-",
         )
-        for check in CHECKS
+        for check in (*CHECKS, *EXPECTATIONS)
     ]
     return _table(
         ("id", "asks", "reads", "needs", "where", "level", "limits and sources", "see it yourself"), rows
@@ -48,7 +49,7 @@ def checks_table() -> str:
 def causes_table() -> str:
     """One row a cause: where it is named, what it says, what to do."""
     named: dict[str, list[str]] = {}
-    for check in CHECKS:
+    for check in (*CHECKS, *EXPECTATIONS):
         for cause in check.causes:
             named.setdefault(cause, []).append(check.id)
     rows = [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torchtap.selftest.identity import Identity
+from torchtap.selftest.masking import host_names, mask_all
 from torchtap.selftest.status import Level, Status, worst
 
 SCHEMA = 1
@@ -46,6 +48,11 @@ class Result:
             "values": {key: _plain(value) for key, value in self.values.items()},
         }
 
+    def masked(self, cover: Callable[[object], object]) -> Result:
+        """The same with every text and value covered."""
+        texts = {name: cover(getattr(self, name)) for name in ("seen", "cause", "remedy", "evidence")}
+        return replace(self, **texts, values=cover(_plain(self.values)))  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -74,6 +81,21 @@ class Report:
         if self.verdict is Status.PASS:
             return None
         return next((result for result in self.results if result.status is self.verdict), None)
+
+    def masked(self) -> Report:
+        """The same without what says which machine it is (masking.py): to be shown to strangers."""
+        identity = self.identity
+        hosts = host_names() | {identity.name}
+        cover = partial(mask_all, hosts=hosts)
+        return replace(
+            self,
+            results=tuple(result.masked(cover) for result in self.results),
+            identity=replace(
+                identity,
+                name=str(cover(identity.name)),
+                gpus=tuple(replace(gpu, uuid=cover(gpu.uuid)) for gpu in identity.gpus),  # type: ignore[arg-type]
+            ),
+        )
 
     def to_dict(self) -> dict[str, object]:
         """For JSON (schema 1, docs/selftest.md): verdict first, results in the order of the checks."""

@@ -24,6 +24,13 @@ from torchtap.selftest.check import (
     unknown,
 )
 from torchtap.selftest.checks import CHECKS
+from torchtap.selftest.checks.expect import (
+    EXPECTATIONS,
+    SETTINGS,
+    ExpectationError,
+    expectations,
+    read_expected,
+)
 from torchtap.selftest.facts import Facts, NotDoneError, StepState
 from torchtap.selftest.gather import SettingError, gather
 from torchtap.selftest.identity import identify
@@ -56,6 +63,7 @@ def run(
     minutes: float | None = None,
     only: Collection[str] = (),
     skip: Collection[str] = (),
+    expect: Mapping[str, str | int | None] | None = None,
     timeout_s: float | None = None,
     on_step: Callable[[str], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -67,6 +75,8 @@ def run(
     their level. `skip`: leave these out; checks that need them are judged all the same. `timeout_s`: seconds for each
     nvidia-smi and for each step of the test process (default 20, and what child/steps.py says).
     `minutes`: how long the level burn loads the machine (default 10).
+    `expect`: what this machine must have, as in {"gpus": 8, "name": "H200", "driver": "580"}; the rest is read from
+    TORCHTAP_EXPECT_GPUS, _NAME and _DRIVER_MIN. Each is a check, run whatever `only` says.
     `on_step` hears in words what is being done. `stop` is asked several times a second whether to end with what was
     found so far; what was not reached is then unknown.
 
@@ -82,10 +92,11 @@ def run(
         raise SettingError(f"the time-out must be seconds, above 0 and at most 86400; it is {timeout_s:g}")
     chosen_level = choose_level(level)
     choose_minutes(minutes, chosen_level)
-    checks = choose(CHECKS, only)
+    every = (*CHECKS, *choose_expectations(expect or {}, chosen_device, (*only, *skip)))
+    checks = choose(every, [*only, *(check.id for check in every[len(CHECKS) :])] if only else ())
     if not only:
         checks = tuple(check for check in checks if chosen_level.includes(check.level))
-    left_out = {check.id for check in choose(CHECKS, skip, with_needs=False)} if skip else set()
+    left_out = {check.id for check in choose(every, skip, with_needs=False)} if skip else set()
     began, started = time.monotonic(), time.time()
     wanted = [check for check in checks if check.id not in left_out]
     facts = gather(wanted, chosen_device, timeout_s=timeout_s, on_step=on_step, stop=stop)
@@ -113,6 +124,24 @@ def choose_device(device: Device | str | None, env: Mapping[str, str]) -> Device
         return Device("gpu" if asked == "auto" else asked)
     except ValueError:
         raise SettingError(f"{name} must be auto, gpu or cpu; it is {asked!r}") from None
+
+
+def choose_expectations(
+    expect: Mapping[str, str | int | None], device: Device, named: Collection[str]
+) -> tuple[Check, ...]:
+    """The checks of what is expected. `named`: checks that are asked for by name. Raises `SettingError`."""
+    given = {key: None if value is None else str(value) for key, value in expect.items()}
+    if odd := set(given) - set(SETTINGS):
+        raise SettingError(f"nothing like {min(odd)!r} can be expected; only {', '.join(SETTINGS)}")
+    try:
+        checks = expectations(read_expected(given, os.environ, device))
+    except ExpectationError as error:
+        raise SettingError(str(error)) from None
+    for key, check in zip(SETTINGS, EXPECTATIONS, strict=True):
+        if check.id in named and check.id not in {each.id for each in checks}:
+            option, variable, form = SETTINGS[key]
+            raise SettingError(f"{check.id} has nothing to expect: give {option} or {variable}, {form}")
+    return checks
 
 
 def choose_level(level: Level | str) -> Level:

@@ -23,6 +23,7 @@ from tests.unit.selftest.scenarios import (
 from torchtap.selftest.causes import CAUSES
 from torchtap.selftest.check import SKIP_REASONS
 from torchtap.selftest.checks import CHECKS
+from torchtap.selftest.checks.expect import EXPECTATIONS
 from torchtap.selftest.child.steps import STEPS
 from torchtap.selftest.codes import CODES
 from torchtap.selftest.examples import H200, T4, good, smi_answers
@@ -92,7 +93,10 @@ def test_every_text_of_a_finding_is_filled(scenario: Scenario):
 def test_every_cause_is_reached_by_some_machine():
     """No text that no test has ever printed."""
     reached = {each.cause_id for scenario in SCENARIOS for each in findings(scenario.facts)}
-    assert CAUSES.keys() - reached == ONLY_IN_SMI_JUDGE | ACCIDENTS
+    of_expectations = {
+        cause for check in EXPECTATIONS for cause in check.causes
+    }  # test_expect.py reaches them
+    assert CAUSES.keys() - reached == ONLY_IN_SMI_JUDGE | ACCIDENTS | of_expectations
 
 
 def test_checks_are_well_formed():

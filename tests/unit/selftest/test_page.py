@@ -12,6 +12,7 @@ import pytest
 
 from torchtap.selftest.causes import CAUSES
 from torchtap.selftest.checks import CHECKS
+from torchtap.selftest.checks.expect import EXPECTATIONS
 from torchtap.selftest.page import PARTS, filled
 
 PAGE = Path(__file__).parents[3] / "docs" / "selftest.md"
@@ -25,7 +26,7 @@ def test_the_tables_of_the_page_equal_the_code():
 def test_every_check_and_every_cause_has_its_row():
     """And nothing that looks like code is left in a sentence."""
     checks, causes = PARTS["checks"](), PARTS["causes"]()
-    assert checks.count("\n") == len(CHECKS) + 2
+    assert checks.count("\n") == len(CHECKS) + len(EXPECTATIONS) + 2
     assert causes.count("\n") == len(CAUSES) + 2
     assert not re.search(
         r"\{\w+\}(?! make up|`)",

@@ -59,3 +59,25 @@ def test_any_value_can_be_written():
     assert written["status"] == "fail"
     assert written["mapping"] == {"3": None}
     assert isinstance(written["object"], str)
+
+
+def test_a_masked_report_does_not_tell_the_machine_and_is_judged_the_same():
+    """No uuid, no host name, in no form; equal things stay equal."""
+    from torchtap.selftest.examples import examples
+    from torchtap.selftest.junit import to_junit
+    from torchtap.selftest.oneline import to_one_line
+    from torchtap.selftest.prometheus import to_prometheus
+
+    plain = dict(examples())["a lost GPU"]
+    masked = plain.masked()
+    assert (masked.verdict, masked.first and masked.first.cause_id) == (
+        plain.verdict,
+        plain.first and plain.first.cause_id,
+    )
+    for render in (Report.to_json, to_junit, to_one_line, to_prometheus):
+        assert "node017" not in render(masked)
+        assert "11111111-2222" not in render(masked)
+        assert "node017" in render(plain) or render is to_prometheus
+    (first, second), results = masked.identity.gpus, masked.to_json()
+    assert first.uuid != second.uuid
+    assert str(first.uuid) in results.replace(str(first.uuid), "", 1)  # the same in the evidence
