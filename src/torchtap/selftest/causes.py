@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from torchtap.selftest.host import SHARED_MEMORY
 from torchtap.selftest.status import Remedy
 
 
@@ -286,6 +287,12 @@ CAUSES: dict[str, Cause] = {
         do="The GPU or its driver is in a bad state. On the host: reset the GPU or reboot",
         paste="sudo nvidia-smi --gpu-reset -i {index}",
     ),
+    "cells_denied": Cause(
+        says="{gpus}: nvidia-smi tells this user (uid {uid}) too little to know its state ([Insufficient Permissions])",
+        remedy=Remedy.FIX_PERMISSIONS,
+        do="Ask on the host, as root; or give this container the whole GPU and not one MIG instance of it",
+        paste="sudo nvidia-smi -q -i {index}",
+    ),
     "field_unreadable": Cause(
         says="{gpus}: an error instead of one reading ({field}); the rest can be read",
         remedy=Remedy.CHECK_HARDWARE,
@@ -401,6 +408,61 @@ CAUSES: dict[str, Cause] = {
         remedy=Remedy.CONFIGURE_HOST,
         do="Give the VM its licence token and restart nvidia-gridd",
         paste="nvidia-smi -q | grep -i license",
+    ),
+    "gpu_in_use": Cause(
+        says="{gpus}: in use already, so there is less memory and speed for you",
+        remedy=Remedy.FREE_GPU,
+        do="Fine if it is your own work. Otherwise find the process (from a container only the host sees it)",
+        paste="nvidia-smi",
+    ),
+    "visible_not_here": Cause(
+        says="CUDA_VISIBLE_DEVICES={visible} names {missing}, which is not here: CUDA drops it and all that follow",
+        remedy=Remedy.FIX_ENVIRONMENT,
+        do="Name only GPUs that nvidia-smi -L lists, or unset it",
+        paste="unset CUDA_VISIBLE_DEVICES; nvidia-smi -L",
+    ),
+    "nvlink_inactive": Cause(
+        says="{gpus}: fewer NVLinks are up than on the others of its kind, so GPUs talk slowly or not at all",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Reset all GPUs together, or reboot the host. If it stays: check bridges or ask the vendor",
+        paste="nvidia-smi nvlink -s",
+    ),
+    "nvlink_partly": Cause(
+        says="{gpus}: some NVLinks are down, on all GPUs of the kind alike",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Normal where only some bridges are fitted. On boards with NVSwitch, reset all GPUs or reboot the host",
+        paste="nvidia-smi nvlink -s",
+    ),
+    "firmware_differs": Cause(
+        says="{gpus}: {what} differs from that of the other {name}",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Works; speed and limits may differ. Ask the vendor for one version on all of them",
+        paste="nvidia-smi --query-gpu=index,name,vbios_version,inforom.img --format=csv",
+    ),
+    # ---- The host (host.*) -------------------------------------------------------------------------------------
+    "shm_small": Cause(
+        says=f"{SHARED_MEMORY} holds {{room}}: too little for many DataLoader workers, and for NCCL",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Recreate the container with more (compose.yaml has it; Kubernetes: an emptyDir of medium Memory)",
+        paste="docker run --gpus all --shm-size 8g IMAGE",
+    ),
+    "shm_too_small": Cause(
+        says=f"{SHARED_MEMORY} holds {{room}}: NCCL fails between {{gpu_count}} GPUs, DataLoader workers die",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Recreate the container with more (compose.yaml has it; Kubernetes: an emptyDir of medium Memory)",
+        paste="docker run --gpus all --shm-size 8g IMAGE",
+    ),
+    "memlock_limited": Cause(
+        says="{locked}: NCCL may not lock the memory that it shares between GPUs and over InfiniBand",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Recreate the container without the limit (compose.yaml has it); on a bare host see limits.conf",
+        paste="docker run --gpus all --ulimit memlock=-1 --ulimit stack=67108864 IMAGE",
+    ),
+    "few_open_files": Cause(
+        says="{files}: workers of a DataLoader pass tensors as open files, and may run out of them",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Raise the limit; or in Python: torch.multiprocessing.set_sharing_strategy('file_system')",
+        paste="docker run --ulimit nofile=65536 IMAGE        # a shell: ulimit -n 65536",
     ),
     # ---- Kernel log --------------------------------------------------------------------------------------------
     "gsp_timeout": Cause(

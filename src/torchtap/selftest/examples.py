@@ -17,9 +17,10 @@ from torchtap.selftest.identity import identify
 from torchtap.selftest.kernel_log import KernelLog
 from torchtap.selftest.probe import read_lines
 from torchtap.selftest.process import Answer
-from torchtap.selftest.query import ask_smi
+from torchtap.selftest.query import ALSO, ask_smi
 from torchtap.selftest.result import Report
 from torchtap.selftest.runner import judge_all
+from torchtap.selftest.smi.fields import ALIASES
 from torchtap.selftest.status import Device, Level
 
 H200: Mapping[str, str] = {
@@ -30,6 +31,11 @@ H200: Mapping[str, str] = {
     "driver_version": "590.48.01",
     "compute_cap": "9.0",
     "memory.total": "143771",
+    "memory.used": "0",
+    "persistence_mode": "Enabled",
+    "ecc.mode.current": "Enabled",
+    "vbios_version": "96.00.A5.00.01",
+    "inforom.image": "G520.0280.00.05",
     "temperature.gpu": "28",
     "compute_mode": "Default",
     "mig.mode.current": "Disabled",
@@ -54,6 +60,8 @@ T4: Mapping[str, str] = {
     "driver_version": "550.163.01",
     "compute_cap": "7.5",
     "memory.total": "15360",
+    "memory.used": "2",
+    "vbios_version": "90.04.38.00.03",
     "temperature.gpu": "29",
     "compute_mode": "Default",
     "ecc.errors.uncorrected.volatile.total": "0",
@@ -72,6 +80,8 @@ HOST = Host(
     container="docker",
     env={"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"},
     uid=1000,
+    shared_memory=8 << 30,
+    limits={"memlock": -1, "nofile": 1_048_576, "stack": 67_108_864},
 )
 PACKAGES = "/opt/torchtap/venv/lib/python3.12/site-packages"
 STARTED = 1796060897.0  # 2026-11-30T17:48:17Z
@@ -119,18 +129,28 @@ def child_answer(
     )
 
 
-def smi_answers(gpus: Sequence[Mapping[str, str]]) -> SmiFacts:
-    """What `ask_smi` makes of an nvidia-smi with these GPUs."""
+NVLINKS = "".join(f"\t Link {link}: 26.562 GB/s\n" for link in range(18))
+
+
+def smi_answers(gpus: Sequence[Mapping[str, str]], **other: str) -> SmiFacts:
+    """What `ask_smi` makes of an nvidia-smi with these GPUs. `other`: its answers to the questions of `query.ALSO`."""
     fields = [
         read.removeprefix("smi:") for check in CHECKS for read in check.reads if read.startswith("smi:")
     ]
 
+    links = "".join(f"GPU {n}: {gpu['name']} (UUID: {gpu['uuid']})\n{NVLINKS}" for n, gpu in enumerate(gpus))
+
     def run(command: Sequence[str], *, timeout_s: float) -> Answer:  # noqa: ARG001  # the signature of process.ask
+        for name, question in ALSO.items():
+            if tuple(command[1:]) == question.options:
+                return Answer(
+                    command=tuple(command), text=other.get(name, links if name == "nvlink" else ""), rc=0
+                )
         asked = command[1].partition("=")[2].split(",") if "=" in command[1] else []
-        lines = [", ".join(gpu.get(name, "[N/A]") for name in asked) for gpu in gpus]
+        lines = [", ".join(gpu.get(ALIASES.get(name, name), "[N/A]") for name in asked) for gpu in gpus]
         return Answer(command=tuple(command), text="\n".join(lines) + "\n", rc=0, seconds=0.1)
 
-    return ask_smi(fields, find=lambda: "/usr/bin/nvidia-smi", run=run)
+    return ask_smi(fields, also=tuple(ALSO), find=lambda: "/usr/bin/nvidia-smi", run=run)
 
 
 def good() -> Facts:

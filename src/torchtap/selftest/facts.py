@@ -129,6 +129,9 @@ class SmiFacts:
     rows: tuple[Row, ...] = ()
     listed: tuple[ListedGpu, ...] = ()  # only where MIG is on
     refused: tuple[str, ...] = ()  # fields this driver does not know
+    also: Mapping[str, Answer] = field(
+        default_factory=dict
+    )  # other questions by name (query.ALSO), where worth it
 
     @property
     def hung(self) -> bool:

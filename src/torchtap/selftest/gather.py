@@ -52,6 +52,7 @@ def gather(
     reads = [read for check in checks for read in check.reads]
     fields = list(dict.fromkeys(read.removeprefix("smi:") for read in reads if read.startswith("smi:")))
     steps = list(dict.fromkeys(read.removeprefix("child:") for read in reads if read.startswith("child:")))
+    also = [read.removeprefix("ask:") for read in reads if read.startswith("ask:")]
     smi_timeout_s = timeout_s if timeout_s is not None else smi_timeout(os.environ)
     seconds: dict[str, float] = {}
 
@@ -67,7 +68,7 @@ def gather(
     smi: SmiFacts | None = None
     if fields and device is Device.GPU:
         say("smi")
-        asked = ask_smi(fields, timeout_s=smi_timeout_s, run=partial(ask, stop=stop))
+        asked = ask_smi(fields, also=also, timeout_s=smi_timeout_s, run=partial(ask, stop=stop))
         smi = None if stop() else asked  # half an answer could be taken for a broken nvidia-smi
         seconds["smi"] = sum(answer.seconds for answer in asked.answers)
     if device is Device.CPU:

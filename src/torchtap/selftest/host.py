@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchtap.selftest.process import visible
@@ -32,6 +33,7 @@ CONTAINER_MARKS = {
     "var/run/secrets/kubernetes.io": "kubernetes",
     "opt/torchtap/manifest.json": "torchtap image",
 }
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, nothing is put there
 NVIDIA_VENDOR = "0x10de"
 # 0x03xxxx: display controllers, which all GPUs are. 0x0680 is an NVSwitch, 0x0403 the sound of a graphics card.
 DISPLAY_CLASS = "0x03"
@@ -74,6 +76,11 @@ class Host:
     container: str | None  # docker, podman, kubernetes; None: no sign of a container
     env: Mapping[str, str]
     uid: int
+    shared_memory: int | None = None  # bytes of /dev/shm, all of it
+    limits: Mapping[str, int] = field(
+        default_factory=dict
+    )  # memlock, nofile, stack of this process; -1: none
+    infiniband: bool = False  # whether NCCL may use it, which locks memory
 
     @property
     def kernel_driver(self) -> str | None:
@@ -104,6 +111,10 @@ class Host:
         if self.driver_text:
             lines.append(self.driver_text.strip())
         lines += [f"{name}={value}" for name, value in self.env.items()]
+        lines += [
+            f"ulimit {name}: {'unlimited' if value < 0 else value}" for name, value in self.limits.items()
+        ]
+        lines += [] if self.shared_memory is None else [f"{SHARED_MEMORY}: {self.shared_memory >> 20} MiB"]
         return "\n".join(lines)
 
 
@@ -134,7 +145,29 @@ def read_host(root: Path = Path("/"), env: Mapping[str, str] | None = None) -> H
         container=_container(root, environ),
         env={name: visible(os.fsencode(environ[name])) for name in VARIABLES if name in environ},
         uid=os.getuid(),
+        shared_memory=_size(root / SHARED_MEMORY.lstrip("/")),
+        limits=_limits(),
+        infiniband=bool(_names(root / "sys/class/infiniband")),
     )
+
+
+def _size(folder: Path) -> int | None:
+    """Bytes of the file system that is mounted there; None where nothing is."""
+    try:
+        at = os.statvfs(folder)
+    except OSError:
+        return None
+    return at.f_blocks * at.f_frsize if folder.is_dir() else None
+
+
+def _limits() -> dict[str, int]:
+    kinds = {
+        "memlock": resource.RLIMIT_MEMLOCK,
+        "nofile": resource.RLIMIT_NOFILE,
+        "stack": resource.RLIMIT_STACK,
+    }
+    soft = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
+    return {name: -1 if value == resource.RLIM_INFINITY else value for name, value in soft.items()}
 
 
 def _nodes(root: Path) -> tuple[Node, ...]:

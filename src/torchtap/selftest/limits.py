@@ -22,6 +22,19 @@ MAX_OUTPUT_BYTES = 1 << 20
 # Of each raw text that is kept in a report.
 MAX_EVIDENCE_CHARS = 4000
 
+# -- Host ----------------------------------------------------------------------------------------------------
+# /dev/shm: NCCL takes about 9.6 MB a channel, a DataLoader a few batches a worker. 64 MiB is Docker's default, which
+# ends NCCL with "failed to extend /dev/shm/nccl-..." as soon as two GPUs talk.
+SHARED_MEMORY_WARN = 1 << 30
+SHARED_MEMORY_DEFAULT = 64 << 20
+# Open files: each DataLoader worker passes tensors as file descriptors (torch.multiprocessing).
+OPEN_FILES_WARN = 4096
+
+# -- Who else uses the GPU -----------------------------------------------------------------------------------
+# An idle GPU uses a few MiB, a CUDA context some hundred. nvidia-smi is asked for processes only above the first.
+PROCESSES_ASKED_MIB = 256
+MEMORY_IN_USE_MIB = 1024
+
 # -- Kernel log ----------------------------------------------------------------------------------------------
 # The newest part; its ring is 128 KiB to a few MiB (CONFIG_LOG_BUF_SHIFT, log_buf_len). Read in one call, or in ~0.1 s.
 MAX_KERNEL_LOG_BYTES = 4 << 20

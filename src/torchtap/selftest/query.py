@@ -8,12 +8,13 @@ nothing more is asked.
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from torchtap.selftest.facts import SmiFacts
-from torchtap.selftest.limits import MAX_REFUSALS, SMI_TIMEOUT_S
+from torchtap.selftest.limits import MAX_REFUSALS, PROCESSES_ASKED_MIB, SMI_TIMEOUT_S
 from torchtap.selftest.process import Answer, ask
 from torchtap.selftest.smi import Finding, Judgement, Kind, Row, Verdict, judge, read_list
 from torchtap.selftest.smi.fields import FIELDS
@@ -24,7 +25,46 @@ TIMEOUT_VARIABLE = "TORCHTAP_SMI_TIMEOUT"
 USUAL_PLACES = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/bin/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi")
 # Needed to tell GPUs apart and to choose the next questions, whatever the checks want.
 ALWAYS_ASKED = ("index", "name", "uuid", "driver_version")
+REMAPPED_ROWS = (
+    "remapped_rows.correctable",
+    "remapped_rows.uncorrectable",
+    "remapped_rows.pending",
+    "remapped_rows.failure",
+)
 _WORST_FIRST = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.RETRY, Verdict.WARN, Verdict.PASS)
+
+
+@dataclass(frozen=True, slots=True)
+class Also:
+    """A question that costs a call of its own: its options, and whether these GPUs may have an answer."""
+
+    options: tuple[str, ...]
+    worth_it: Callable[[Sequence[Row]], bool]
+
+
+def _somebody_is_there(rows: Sequence[Row]) -> bool:
+    """More memory in use than an idle GPU needs; or nobody says how much, as on GB10, whose memory is the host's."""
+    used = [row.number("memory.used") if row.text("memory.used") is not None else None for row in rows]
+    return any(mib is None or mib > PROCESSES_ASKED_MIB for mib in used)
+
+
+ALSO = {
+    # Not the processes' names: they may hold commas, and more than a report should tell.
+    "processes": Also(
+        ("--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits"), _somebody_is_there
+    ),
+    "licence": Also(("-q",), lambda rows: any(is_vgpu(row.text("name") or "") for row in rows)),
+    "nvlink": Also(("nvlink", "-s"), lambda rows: len(rows) > 1),
+}
+
+
+def is_vgpu(name: str) -> bool:
+    """Whether this is the name of a virtual GPU: the board, the frame buffer in GB, the kind of licence.
+
+    >>> is_vgpu("GRID A100-3-20C"), is_vgpu("NVIDIA L40S-24Q"), is_vgpu("NVIDIA A100-PCIE-40GB")
+    (True, True, False)
+    """
+    return re.search(r"-\d{1,3}[ABCQ]$", name) is not None
 
 
 def find_smi() -> str | None:
@@ -39,11 +79,15 @@ def find_smi() -> str | None:
 def ask_smi(
     fields: Iterable[str],
     *,
+    also: Collection[str] = (),
     timeout_s: float = SMI_TIMEOUT_S,
     find: Callable[[], str | None] = find_smi,
     run: Callable[..., Answer] = ask,
 ) -> SmiFacts:
-    """Ask for `fields` of every GPU, and for MIG instances where MIG is on. Never raises for what nvidia-smi does."""
+    """Ask for `fields` of every GPU, and for MIG instances where MIG is on. Never raises for what nvidia-smi does.
+
+    `also`: names of `ALSO`, questions that cost a call of their own and are asked only where they have an answer.
+    """
     path = find()
     if path is None:
         return SmiFacts(path=None)
@@ -58,7 +102,27 @@ def ask_smi(
             conversation.query(["index", *rest, "uuid"])
     if conversation.good and (mig := _mig_enabled(conversation.rows)):
         conversation.list_mig(mig)
+    if conversation.good and _rows_are_elsewhere(wanted, conversation.rows):
+        conversation.remapped_rows()
+    for name in dict.fromkeys(also):
+        if conversation.good and ALSO[name].worth_it(conversation.rows):
+            conversation.ask_also(name)
     return conversation.facts()
+
+
+def _rows_are_elsewhere(wanted: Sequence[str], rows: Sequence[Row]) -> bool:
+    """Whether this driver tells of remapped rows only when it is asked for them alone, and the GPU may have some.
+
+    Until 550 `--query-gpu` does not know them. Only GPUs with ECC from compute capability 8.0 remap rows at all; a
+    driver that does not tell the capability (470 and older) runs none of today's PyTorch.
+    """
+    name = "remapped_rows.pending"
+    return name in wanted and any(
+        name not in row.cells
+        and row.text("ecc.errors.uncorrected.volatile.total") is not None
+        and int((row.text("compute_cap") or "0").partition(".")[0]) >= 8
+        for row in rows
+    )
 
 
 def _differs(name: str) -> bool:
@@ -87,6 +151,7 @@ class _Conversation:
         self._judgements: list[Judgement] = []
         self._refused: list[str] = []
         self._listed = ""
+        self._also: dict[str, Answer] = {}
         self.rows: tuple[Row, ...] = ()
 
     @property
@@ -120,6 +185,33 @@ class _Conversation:
         self._listed = answer.text
         self._compare((gpu.index, gpu.uuid) for gpu in read_list(answer.text)[0])
 
+    def remapped_rows(self) -> None:
+        """Rows of `--query-remapped-rows`, by PCI address. A driver that does not know the question has none."""
+        names = ["gpu_bus_id", *REMAPPED_ROWS]
+        answer, judged = self._ask(
+            [f"--query-remapped-rows={','.join(names)}", "--format=csv,noheader,nounits"]
+        )
+        self._answers.append(answer)
+        if judged.verdict is Verdict.RETRY:
+            self._refused += REMAPPED_ROWS
+            return
+        at = {row.text("pci.bus_id"): row.gpu for row in self.rows}
+        gpu_of = {row.line: at.get(row.text("pci.bus_id")) for row in judged.rows}
+        rows = tuple(
+            replace(row, gpu=gpu_of[row.line]) for row in judged.rows if gpu_of[row.line] is not None
+        )
+        findings = tuple(replace(each, gpu=gpu_of.get(each.line, each.gpu)) for each in judged.findings)
+        self._judgements.append(replace(judged, rows=rows or self.rows, findings=findings))
+        self.rows = _joined(self.rows, rows)
+
+    def ask_also(self, name: str) -> None:
+        """One of `ALSO`. Its answer is for the check that wants it; only that it hung is everybody's."""
+        answer, judged = self._ask(list(ALSO[name].options))
+        self._also[name] = answer
+        if answer.timed_out:
+            self._answers.append(answer)
+            self._judgements.append(judged)
+
     def _compare(self, answered: Iterable[tuple[int | None, str | None]]) -> None:
         """A GPU that is not in every answer, or twice in one, may be on its way out: nobody can say that it is well."""
         named = list(answered)
@@ -151,6 +243,7 @@ class _Conversation:
             rows=self.rows,
             listed=read_list(self._listed)[0],
             refused=tuple(self._refused),
+            also=self._also,
         )
 
 

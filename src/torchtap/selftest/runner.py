@@ -33,6 +33,7 @@ from torchtap.selftest.checks.expect import (
 )
 from torchtap.selftest.facts import Facts, NotDoneError, StepState
 from torchtap.selftest.gather import SettingError, gather
+from torchtap.selftest.host import SHARED_MEMORY
 from torchtap.selftest.identity import identify
 from torchtap.selftest.limits import BURN_MINUTES, BURN_MINUTES_RANGE, MAX_EVIDENCE_CHARS
 from torchtap.selftest.probe import signal_name
@@ -220,7 +221,7 @@ def _source(read: str) -> str:
     """What a read is charged to: a step by its name, all fields together, everything else to the host."""
     if read.startswith("child:"):
         return read
-    return "smi" if read.startswith("smi:") else "host"
+    return "smi" if read.startswith(("smi:", "ask:")) else "host"
 
 
 def _judge(check: Check, facts: Facts, before: Mapping[str, Result], left_out: Collection[str]) -> Judged:
@@ -319,7 +320,7 @@ def _result(check: Check, judged: Judged, facts: Facts) -> Result:
 def _evidence(check: Check, judged: Judged, facts: Facts) -> str:
     """The raw text behind a judgement: the picture of the host, nvidia-smi's words, what the steps said."""
     parts: list[str] = []
-    if any(read.startswith(("/dev", "/sys/bus")) for read in check.reads):
+    if any(read.startswith(("/dev/nvidia", "/sys/bus", SHARED_MEMORY, "ulimit")) for read in check.reads):
         parts.append(facts.host.describe())
     if check.id == "driver.smi" and facts.smi is not None:
         parts.append(facts.smi.raw)
@@ -330,6 +331,9 @@ def _evidence(check: Check, judged: Judged, facts: Facts) -> str:
             for name in fields
         }
         parts.append("\n".join(f"{name}: {', '.join(texts)}" for name, texts in cells.items() if texts))
+    for name in (read.removeprefix("ask:") for read in check.reads if read.startswith("ask:")):
+        if facts.smi is not None and (answer := facts.smi.also.get(name)) is not None:
+            parts.append(f"$ {' '.join(answer.command)}\n{answer.text}")
     for name in (read.removeprefix("child:") for read in check.reads if read.startswith("child:")):
         step = facts.child.step(name) if facts.child is not None else None
         if step is not None and step.state is not StepState.NOT_REACHED:

@@ -36,6 +36,17 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def size(number: int) -> str:
+    """Bytes as people write them.
+
+    >>> size(64 << 20), size(8 << 30), size(65_536)
+    ('64 MiB', '8.0 GiB', '64 KiB')
+    """
+    if number >= 1 << 30:
+        return f"{number / (1 << 30):,.1f} GiB"
+    return f"{number >> 20} MiB" if number >= 1 << 20 else f"{number >> 10} KiB"
+
+
 def age(seconds: float) -> str:
     """How long ago, in one unit.
 

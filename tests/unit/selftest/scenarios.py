@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.child.steps import STEPS
-from torchtap.selftest.examples import GOOD_STEPS, H200, HOST, PACKAGES, T4, child_answer, good, smi_answers
+from torchtap.selftest.examples import (
+    GOOD_STEPS,
+    H200,
+    HOST,
+    NVLINKS,
+    PACKAGES,
+    T4,
+    child_answer,
+    good,
+    smi_answers,
+)
 from torchtap.selftest.facts import Facts, SmiFacts
 from torchtap.selftest.host import Host, PciGpu
 from torchtap.selftest.kernel_log import read_text
@@ -140,6 +150,26 @@ def opened(**nodes: str) -> Facts:
         facts,
         child=child(nodes={"nodes": named}, cuda__init={"code": 100, "count": 0}, torch__cuda=None).child,
     )
+
+
+SECOND = {**H200, "index": "1", "uuid": f"{H200['uuid'][:-1]}1", "memory.used": "520"}
+LINKED = "".join(
+    f"GPU {n}: NVIDIA H200 (UUID: {gpu['uuid']})\n{NVLINKS}" for n, gpu in enumerate((H200, SECOND))
+)
+
+
+def other(**answers: str) -> Facts:
+    """Two GPUs, and what nvidia-smi says to questions of `query.ALSO`."""
+    return replace(rows({}, {}), smi=smi_answers([H200, SECOND], **answers))
+
+
+def vgpu(status: str) -> Facts:
+    said = f"GPU 00000000:02:00.0\n    vGPU Software Licensed Product\n        License Status : {status}\n"
+    return replace(good(), smi=smi_answers([{**H200, "name": "NVIDIA H200-141C"}], licence=said))
+
+
+def host(**changes: object) -> Facts:
+    return replace(good(), host=replace(HOST, **changes))  # type: ignore[arg-type]
 
 
 def logged(*lines: str, ago: float = 60.0, **changes: object) -> Facts:
@@ -317,15 +347,15 @@ SCENARIOS = [
         "unknown",
         "smi_unreadable",
     ),
-    Scenario("state not permitted", rows(denied("gpu.state")), "gpu.state", "unknown", "no_permission"),
+    Scenario("state not permitted", rows(denied("gpu.state")), "gpu.state", "unknown", "cells_denied"),
     Scenario(
         "nothing permitted of one of two",
         rows({}, denied("gpu.state", "gpu.ecc", "gpu.clocks", "gpu.pcie")),
         "gpu.state",
         "unknown",
-        "no_permission",
+        "cells_denied",
     ),
-    Scenario("ECC of one of two", rows({}, denied("gpu.ecc")), "gpu.ecc", "unknown", "no_permission"),
+    Scenario("ECC of one of two", rows({}, denied("gpu.ecc")), "gpu.ecc", "unknown", "cells_denied"),
     Scenario(
         "MIG without instances",
         replace(
@@ -393,6 +423,74 @@ SCENARIOS = [
     ),
     Scenario("hot", rows({"temperature.gpu": "88"}), "gpu.clocks", "warn", "too_hot"),
     Scenario("narrow", rows({"pcie.link.width.current": "8"}), "gpu.pcie", "warn", "pcie_narrow"),
+    # gpu.free, gpu.licence, gpu.nvlink, gpu.firmware
+    Scenario("memory in use", rows({"memory.used": "1025"}), "gpu.free", "warn", "gpu_in_use"),
+    Scenario(
+        "a process on the second GPU",
+        other(processes=f"{SECOND['uuid']}, 4711, 520\n"),
+        "gpu.free",
+        "warn",
+        "gpu_in_use",
+    ),
+    Scenario(
+        "a vGPU without a licence",
+        vgpu("Unlicensed (Unrestricted)"),
+        "gpu.licence",
+        "warn",
+        "vgpu_unlicensed",
+    ),
+    Scenario(
+        "a link of the second GPU is down",
+        other(
+            nvlink=LINKED.replace("Link 17: 26.562 GB/s", "Link 17: 26.562 GB/s", 1)
+            + "\t Link 18: <inactive>\n"
+        ),
+        "gpu.nvlink",
+        "warn",
+        "nvlink_partly",
+    ),
+    Scenario(
+        "fewer links than the other",
+        other(nvlink="<inactive>".join(LINKED.rsplit("26.562 GB/s", 1))),
+        "gpu.nvlink",
+        "fail",
+        "nvlink_inactive",
+    ),
+    Scenario(
+        "another VBIOS",
+        rows({}, {"vbios_version": "96.00.89.00.01"}, {}),
+        "gpu.firmware",
+        "warn",
+        "firmware_differs",
+    ),
+    # host.*
+    Scenario("little shared memory", host(shared_memory=64 << 20), "host.shm", "warn", "shm_small"),
+    Scenario(
+        "Docker's shared memory, two GPUs",
+        replace(rows({}, {}), host=host(shared_memory=64 << 20).host),
+        "host.shm",
+        "fail",
+        "shm_too_small",
+    ),
+    Scenario("no size of it", host(shared_memory=None), "host.shm", "unknown", "unreadable"),
+    Scenario(
+        "locked memory, InfiniBand",
+        host(infiniband=True, limits={"memlock": 65536, "nofile": 1024 << 10}),
+        "host.limits",
+        "warn",
+        "memlock_limited",
+    ),
+    Scenario(
+        "open files", host(limits={"memlock": -1, "nofile": 1024}), "host.limits", "warn", "few_open_files"
+    ),
+    # env.visible
+    Scenario(
+        "a second GPU that is not here",
+        replace(good(), host=env(CUDA_VISIBLE_DEVICES="0,1")),
+        "env.visible",
+        "fail",
+        "visible_not_here",
+    ),
     # kernel.log
     Scenario("Xid 79", xid(79), "kernel.log", "fail", "gpu_fell_off_bus"),
     Scenario("Xid 119", xid(119), "kernel.log", "fail", "gsp_timeout"),

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.selftest.scenarios import (
+    LINKED,
     MANIFEST,
     SCENARIOS,
+    SECOND,
     YOURS,
     Scenario,
     bare,
@@ -18,16 +20,20 @@ from tests.unit.selftest.scenarios import (
     denied,
     driver,
     env,
+    other,
     rows,
+    vgpu,
 )
 from torchtap.selftest.causes import CAUSES
 from torchtap.selftest.check import SKIP_REASONS
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.checks.expect import EXPECTATIONS
+from torchtap.selftest.checks.sharing import judge_free
 from torchtap.selftest.child.steps import STEPS
 from torchtap.selftest.codes import CODES
 from torchtap.selftest.examples import H200, T4, good, smi_answers
 from torchtap.selftest.facts import Facts
+from torchtap.selftest.query import ALSO
 from torchtap.selftest.result import Result
 from torchtap.selftest.runner import judge_all
 from torchtap.selftest.smi.fields import FIELDS
@@ -38,7 +44,6 @@ from torchtap.selftest.status import worst as verdict_of
 ONLY_IN_SMI_JUDGE = {
     "libcuda_not_injected",
     "wrong_libcuda",
-    "vgpu_unlicensed",
     "hmm_error",
     "inforom_corrupt",
     "smi_exit_code",
@@ -104,7 +109,7 @@ def test_checks_are_well_formed():
     ids = [check.id for check in CHECKS]
     assert len(set(ids)) == len(ids)
     for at, check in enumerate(CHECKS):
-        assert re.fullmatch(r"(device|driver|lib|torch|cuda|gpu|cpu|host|kernel)\.[a-z]+", check.id)
+        assert re.fullmatch(r"(device|driver|lib|torch|cuda|gpu|cpu|host|kernel|env)\.[a-z]+", check.id)
         assert set(check.needs) <= set(ids[:at]), check.id
         assert set(check.causes) <= CAUSES.keys(), check.id
         assert check.on_error in CAUSES
@@ -113,10 +118,8 @@ def test_checks_are_well_formed():
         assert check.source
         for read in check.reads:
             kind, colon, name = read.partition(":")
-            if colon:
-                assert (
-                    (kind == "smi" and name in FIELDS) or (kind == "child" and name in STEPS) or kind == "env"
-                )
+            known = {"smi": list(FIELDS), "child": list(STEPS), "ask": list(ALSO)}.get(kind, [])
+            assert not colon or kind == "env" or name in known, read
 
 
 def test_cuinit_codes_of_the_decision_tree_have_causes():
@@ -150,9 +153,11 @@ def test_without_a_gpu_by_design_only_the_rest_counts():
     """GPU checks are skipped by design, CPU checks run."""
     said = results(replace(bare(), device=Device.CPU))
     by_status = {status: [each.id for each in said.values() if each.status is status] for status in Status}
-    assert by_status[Status.PASS] == ["torch.build", "torch.cudnn", "cpu.matmul", "cpu.rnn"]
+    assert by_status[Status.PASS] == [
+        *("torch.build", "torch.cudnn", "cpu.matmul", "cpu.rnn", "host.shm", "host.limits")
+    ]
     assert {said[name].cause_id for name in by_status[Status.SKIP]} == {"by_design"}
-    assert len(by_status[Status.SKIP]) == len(CHECKS) - 4
+    assert len(by_status[Status.SKIP]) == len(CHECKS) - 6
 
 
 def test_a_cpu_wheel_by_design_passes():
@@ -288,7 +293,112 @@ def test_a_mig_container_may_not_read_some_fields():
     assert set(state.values()) == {("skip", "not_permitted")}
     assert "not permitted" in str(said["gpu.ecc"].cause)
     hidden = results(rows(denied("gpu.state", "gpu.ecc", "gpu.clocks", "gpu.pcie")))
-    assert (hidden["gpu.state"].status, hidden["gpu.state"].cause_id) == (Status.UNKNOWN, "no_permission")
+    assert (hidden["gpu.state"].status, hidden["gpu.state"].cause_id) == (Status.UNKNOWN, "cells_denied")
+
+
+def test_a_check_does_not_pass_where_what_decides_it_is_hidden():
+    """Row by row of facts: [Insufficient Permissions] is a skip, and the rest of the GPU is still judged."""
+    hidden = {"ecc.errors.uncorrected.volatile.total": "[Insufficient Permissions]"}
+    said = results(rows(hidden))
+    assert (said["gpu.ecc"].status, said["gpu.ecc"].cause_id) == (Status.SKIP, "not_permitted")
+    assert said["gpu.ecc"].seen == "not permitted: ecc.errors.uncorrected.volatile.total"
+    assert said["gpu.state"].status is said["gpu.clocks"].status is Status.PASS
+    bad = results(rows({**hidden, "remapped_rows.pending": "Yes"}))
+    assert bad["gpu.ecc"].cause_id == "remap_pending"
+    one_of_two = results(rows({}, hidden))["gpu.ecc"]
+    assert (one_of_two.status, one_of_two.cause_id) == (Status.UNKNOWN, "cells_denied")
+    assert "GPU 1: nvidia-smi tells this user (uid 1000) too little" in str(one_of_two.cause)
+
+
+def test_notes_are_said_and_change_no_verdict():
+    """Persistence mode, and ECC on a board that has it."""
+    said = results(rows({"persistence_mode": "Disabled", "ecc.mode.current": "Disabled"}))
+    assert (
+        said["gpu.state"].seen
+        == "1 GPU, nothing to report; persistence mode is off, so every start takes longer"
+    )
+    assert said["gpu.ecc"].seen == "1 GPU, nothing to report; ECC is off, so memory errors are not noticed"
+    assert said["gpu.state"].status is said["gpu.ecc"].status is Status.PASS
+    counts = [name for name in H200 if name.startswith(("ecc.errors", "remapped", "retired"))]
+    nothing = {**dict.fromkeys(counts, "[N/A]"), "ecc.mode.current": "Disabled"}
+    none = results(rows(nothing))["gpu.ecc"]
+    assert (none.status, none.cause_id) == (Status.SKIP, "not_reported")
+
+
+def test_memory_in_use_and_processes_are_one_finding():
+    """Which GPU, how much, by whom where nvidia-smi shows it; MIG's memory is that of all its instances."""
+    said = results(other(processes=f"{SECOND['uuid']}, 4711, 400\n{SECOND['uuid']}, 4712, [N/A]\n"))[
+        "gpu.free"
+    ]
+    assert said.seen == "GPU 1: 520 MiB in use, processes 4711, 4712"
+    assert results(other(processes="No running processes found\n"))["gpu.free"].status is Status.PASS
+    assert results(other(processes="lorem ipsum\n"))["gpu.free"].status is Status.UNKNOWN
+    gb10 = results(rows({"memory.used": "[N/A]", "memory.total": "[N/A]"}))["gpu.free"]
+    assert (gb10.status, gb10.seen) == (Status.PASS, "no process on it")
+    mig = judge_free(rows({"memory.used": "9000", "mig.mode.current": "Enabled"}))
+    assert (mig.status, mig.cause_id) == (Status.SKIP, "not_applicable")
+
+
+@pytest.mark.parametrize("status", ["Licensed (Expiry: 2027-1-1 0:0:0 GMT)", "Licensed (Expiry: Permanent)"])
+def test_a_vgpu_with_its_licence_passes(status: str):
+    """And what says nothing of one is no pass."""
+    assert results(vgpu(status))["gpu.licence"].status is Status.PASS
+    for said in ("N/A", ""):
+        assert results(vgpu(said))["gpu.licence"].status is Status.WARN
+    silent = replace(good(), smi=smi_answers([{**H200, "name": "GRID T4-16Q"}], licence="lorem\n"))
+    assert results(silent)["gpu.licence"].status is Status.UNKNOWN
+
+
+def test_links_are_compared_within_a_kind():
+    """All down is no bridge; a line of another form, or a GPU without a line, is unknown; one GPU has none to link."""
+    nothing = LINKED.replace("26.562 GB/s", "<inactive>")
+    assert results(other(nvlink=nothing))["gpu.nvlink"].cause_id == "not_applicable"
+    newer = "".join(
+        f"{line}\nNVML: Unable to retrieve NVLink information as all links are inActive\n"
+        for line in LINKED.splitlines()
+        if line.startswith("GPU")
+    )
+    assert results(other(nvlink=newer))["gpu.nvlink"].cause_id == "not_applicable"
+    assert results(other(nvlink=LINKED))["gpu.nvlink"].seen == "36 NVLinks up, none down"
+    for odd in ("", "lorem\n", LINKED.partition("GPU 1")[0], LINKED + "\t Link 18: lorem\n"):
+        assert results(other(nvlink=odd))["gpu.nvlink"].status is Status.UNKNOWN, odd
+    assert results(good())["gpu.nvlink"].cause_id == "not_applicable"
+
+
+def test_a_variable_that_picks_gpus_must_name_ones_that_are_here():
+    """CUDA drops the first name that is not, and all that follow, without a word."""
+    uuid = H200["uuid"]
+    for visible, status in (
+        ("0", Status.PASS),
+        (uuid, Status.PASS),
+        (uuid[:12], Status.PASS),
+        ("0,7", Status.FAIL),
+        ("GPU-deadbeef", Status.FAIL),
+        ("0,", Status.FAIL),
+    ):
+        assert (
+            results(replace(good(), host=env(CUDA_VISIBLE_DEVICES=visible)))["env.visible"].status is status
+        ), visible
+
+
+def test_shared_memory_without_a_gpu_by_design_is_told_and_not_judged():
+    """A container for the CPU starts with Docker's default."""
+    small = replace(bare(shared_memory=64 << 20), device=Device.CPU)
+    said = results(small)["host.shm"]
+    assert (said.status, said.seen) == (
+        Status.PASS,
+        "/dev/shm holds 64 MiB, little for workers of a DataLoader: --shm-size 8g",
+    )
+
+
+def test_locked_memory_counts_where_gpus_talk():
+    """Two GPUs, or InfiniBand; with one GPU it is only told."""
+    limits = {"memlock": 8 << 20, "nofile": 1 << 20}
+    one = replace(good(), host=replace(good().host, limits=limits))
+    assert results(one)["host.limits"].seen == "memlock 8 MiB, nofile 1048576"
+    assert results(one)["host.limits"].status is Status.PASS
+    two = replace(rows({}, {}), host=one.host)
+    assert results(two)["host.limits"].cause_id == "memlock_limited"
 
 
 def test_c10_a_torch_over_the_images_is_named_with_its_file():

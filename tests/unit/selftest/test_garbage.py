@@ -14,10 +14,11 @@ from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.examples import GOOD_STEPS, H200, HOST, child_answer, good, smi_answers
 from torchtap.selftest.facts import Facts
 from torchtap.selftest.host import read_version_text
+from torchtap.selftest.kernel_log import read_text
 from torchtap.selftest.manifest import read_manifest
 from torchtap.selftest.probe import read_lines
 from torchtap.selftest.process import Answer, visible
-from torchtap.selftest.query import ask_smi
+from torchtap.selftest.query import ALSO, ask_smi
 from torchtap.selftest.runner import judge_all
 from torchtap.selftest.smi import Kind, judge
 from torchtap.selftest.smi.fields import FIELDS, NotThisFormError
@@ -68,6 +69,8 @@ JSON = st.recursive(
 )
 # Only nvidia-smi and the kernel log stand behind these; everything else reads the test process.
 FROM_SMI_ALONE = {"driver.smi", "gpu.state", "gpu.ecc", "gpu.clocks", "gpu.pcie", "kernel.log"}
+FROM_SMI_ALONE |= {"gpu.free", "gpu.licence", "gpu.nvlink", "gpu.firmware"}
+FROM_THE_HOST = {"host.shm", "host.limits"}
 
 
 def passes(facts: Facts) -> set[str]:
@@ -125,7 +128,7 @@ def test_a_test_process_that_reports_garbage_never_makes_a_good_host(values: dic
     """JSON of any shape where each step's values should be."""
     wrapped = {name: value if isinstance(value, dict) else {"gpus": value} for name, value in values.items()}
     facts = replace(good(), child=read_lines(child_answer(wrapped)))
-    assert passes(facts) <= FROM_SMI_ALONE
+    assert passes(facts) <= FROM_SMI_ALONE | FROM_THE_HOST
     assert verdict(facts) in (Status.FAIL, Status.UNKNOWN)
 
 
@@ -147,12 +150,33 @@ def test_one_garbled_value_of_one_step_is_noticed(step: str, data: st.DataObject
 
 
 @settings(max_examples=200, deadline=None)
+@given(text=TEXTS, name=st.sampled_from(sorted(ALSO)))
+def test_garbage_as_the_answer_to_another_question_is_never_a_pass(text: str, name: str):
+    """Processes, licence, links: what cannot be read is unknown; nothing at all is no process."""
+    check = {"processes": "gpu.free", "licence": "gpu.licence", "nvlink": "gpu.nvlink"}[name]
+    gpus = [{**H200, "name": "NVIDIA H200-141C"}, {**H200, "index": "1", "uuid": f"{H200['uuid'][:-1]}1"}]
+    gpus = [{**gpu, "memory.used": "[N/A]"} for gpu in gpus]
+    facts = replace(good(), smi=smi_answers(gpus, **{name: text}))
+    assert check not in passes(facts) or (name == "processes" and not text.strip())
+
+
+@settings(max_examples=200, deadline=None)
+@given(raw=st.binary(max_size=300))
+def test_garbage_in_the_kernel_log_is_never_a_pass(raw: bytes):
+    """Not even where the rest of the machine is well."""
+    facts = replace(good(), kernel=read_text(visible(raw), now=10.0))
+    assert "kernel.log" not in passes(facts) or (facts.kernel and (facts.kernel.since or facts.kernel.lines))
+
+
+@settings(max_examples=200, deadline=None)
 @given(text=TEXTS, rc=st.sampled_from([0, 1, -6, None]))
 def test_lines_of_garbage_from_the_test_process_prove_nothing(text: str, rc: int | None):
     """Not even its own start."""
     answer = Answer(command=(), text=text, rc=rc, timed_out=rc is None, seconds=1.0)
     facts = replace(good(), child=read_lines(answer))
-    assert passes(facts) <= FROM_SMI_ALONE | {"device.nodes"}  # the nodes are there, and were not opened
+    assert passes(facts) <= FROM_SMI_ALONE | FROM_THE_HOST | {
+        "device.nodes"
+    }  # the nodes are there, and were not opened
     assert verdict(facts) in (Status.FAIL, Status.UNKNOWN)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,15 @@ def test_both_forms_of_the_version_file_are_read(text: str, version: str | None)
 def test_a_hostile_variable_cannot_write_to_the_terminal(tmp_path: Path):
     """Its control characters are made visible."""
     assert read_host(tmp_path, {VARIABLES[0]: "all\x1b[2J"}).env[VARIABLES[0]] == "all\\x1b[2J"
+
+
+def test_shared_memory_limits_and_infiniband_are_looked_at(tmp_path: Path):
+    """Of this process and this file system; where /dev/shm is missing its size is not known."""
+    host = read_host(machine(tmp_path, {"sys/class/infiniband/mlx5_0/node_type": "1\n"}), {})
+    assert host.shared_memory is None
+    assert host.infiniband
+    assert host.limits.keys() == {"memlock", "nofile", "stack"}
+    here = read_host(machine(tmp_path, {}, ("dev/shm",)), {})
+    at = os.statvfs(tmp_path)
+    assert here.shared_memory == at.f_blocks * at.f_frsize
+    assert "ulimit nofile: " in here.describe()

@@ -13,7 +13,7 @@ from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.facts import SmiFacts
 from torchtap.selftest.limits import MAX_REFUSALS
 from torchtap.selftest.process import Answer
-from torchtap.selftest.query import ask_smi, find_smi
+from torchtap.selftest.query import ALSO, REMAPPED_ROWS, ask_smi, find_smi
 
 FIELDS = [read.removeprefix("smi:") for check in CHECKS for read in check.reads if read.startswith("smi:")]
 
@@ -22,12 +22,12 @@ FIELDS = [read.removeprefix("smi:") for check in CHECKS for read in check.reads 
 def emulate(tmp_path: Path):
     """Make an emulated host's nvidia-smi and ask it, as a process."""
 
-    def ask(name: str, timeout_s: float = 20, **changes: object) -> SmiFacts:
+    def ask(name: str, timeout_s: float = 20, also: tuple[str, ...] = (), **changes: object) -> SmiFacts:
         host = hosts.parse({**written(name), **changes}, name)
         script = tmp_path / "nvidia-smi"
         script.write_text(smi.render(host))
         script.chmod(0o755)
-        return ask_smi(FIELDS, timeout_s=timeout_s, find=lambda: str(script))
+        return ask_smi(FIELDS, also=also, timeout_s=timeout_s, find=lambda: str(script))
 
     return ask
 
@@ -265,3 +265,85 @@ def test_a_gpu_in_mig_mode_that_is_not_listed_is_unknown():
     assert facts.judgement is not None
     assert facts.judgement.verdict.value == "unknown"
     assert (1, "smi_unreadable") in facts.judgement.causes
+
+
+@pytest.mark.parametrize(
+    ("bad", "verdict", "expected"),
+    [
+        ({}, "pass", ()),
+        ({"remapped_rows.pending": "1"}, "fail", ((0, "remap_pending"),)),
+        ({"remapped_rows.failure": "1"}, "fail", ((0, "remap_failed"),)),
+        ({"remapped_rows.uncorrectable": "512"}, "fail", ((0, "remap_exhausted"),)),
+    ],
+)
+def test_older_drivers_tell_remapped_rows_when_asked_for_them_alone(
+    emulate, bad: dict[str, str], verdict: str, expected: object
+):
+    """535 and 550 know them only as --query-remapped-rows, by PCI address and with 0 and 1."""
+    gpu = {**hosts.load("h200-good").gpus[0], **dict.fromkeys(REMAPPED_ROWS, "0"), **bad}
+    facts = emulate("h200-good", driver="550.163.01", cuda="12.4", gpus=[gpu])
+    assert [answer.command[1].partition("=")[0] for answer in facts.answers] == [
+        *("--query-gpu", "--query-gpu", "--query-remapped-rows")
+    ]
+    assert facts.judgement is not None
+    assert (facts.judgement.verdict.value, causes(facts)) == (verdict, expected)
+    assert facts.rows[0].text("remapped_rows.correctable") == "0"
+
+
+def test_a_driver_that_tells_remapped_rows_is_not_asked_twice(emulate):
+    """590 and newer; and a board without ECC has none."""
+    assert len(emulate("h200-good").answers) == 2
+    assert len(emulate("rtx2080s-610", driver="550.163.01", cuda="12.4").answers) == 2
+
+
+def test_a_refused_question_for_remapped_rows_says_nothing_about_the_gpu():
+    """As a driver answers that has no such option."""
+
+    def run(command: list[str], *, timeout_s: float) -> Answer:
+        if "remapped" in command[1].partition("=")[0]:
+            return Answer(
+                command=tuple(command), text="ERROR: Option --query-remapped-rows is not recognized.", rc=255
+            )
+        known = {"index": "0", "name": "NVIDIA A100", "compute_cap": "8.0", "driver_version": "535.261.03"}
+        known |= {
+            "uuid": "GPU-00000074-0000-0000-0000-000000000000",
+            "ecc.errors.uncorrected.volatile.total": "0",
+        }
+        fields = command[1].partition("=")[2].split(",")
+        return Answer(
+            command=tuple(command), text=", ".join(known.get(each, "[N/A]") for each in fields), rc=0
+        )
+
+    facts = ask_smi(FIELDS, find=lambda: "nvidia-smi", run=run)
+    assert facts.judgement is not None
+    assert facts.judgement.verdict.value == "pass"
+    assert set(REMAPPED_ROWS) <= set(facts.refused)
+
+
+def test_other_questions_are_asked_only_where_they_have_an_answer(emulate):
+    """An idle single GPU that is no virtual one costs no further call."""
+    idle = emulate("h200-good", also=tuple(ALSO))
+    assert dict(idle.also) == {}
+    assert len(idle.answers) == 2
+    gpu = {**hosts.load("h200-good").gpus[0], "memory.used": "70000"}
+    app = {"uuid": gpu["uuid"], "pid": "4711", "process_name": "python", "used_memory": "520"}
+    busy = emulate("h200-good", also=tuple(ALSO), gpus=[gpu], compute_apps=[app])
+    assert busy.also["processes"].text.strip().endswith("4711, 520")
+
+
+def test_a_hang_at_another_question_is_a_hang():
+    """The driver stopped answering in between."""
+
+    def run(command: list[str], *, timeout_s: float) -> Answer:
+        if command[1] == "nvlink":
+            return Answer(command=tuple(command), timed_out=True, seconds=20.0)
+        fields = command[1].partition("=")[2].split(",")
+        uuid = "GPU-0000007{n}-0000-0000-0000-000000000000"
+        cells = {"index": "{n}", "name": "NVIDIA T4", "uuid": uuid}
+        row = ", ".join(cells.get(each, "[N/A]") for each in fields)
+        lines = [row.replace("{n}", str(n)) for n in (0, 1)]
+        return Answer(command=tuple(command), text="\n".join(lines), rc=0)
+
+    facts = ask_smi(["index"], also=["nvlink"], find=lambda: "nvidia-smi", run=run)
+    assert facts.hung
+    assert causes(facts) == ((None, "smi_hung"),)

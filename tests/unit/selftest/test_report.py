@@ -31,7 +31,7 @@ def of(scenario: Scenario) -> Report:
 
 EXPECTED = {
     "all is well": """\
-PASS    self-test: 19 passed; 4.2 s
+PASS    self-test: 24 passed; 4.2 s
 on      1 GPU: NVIDIA H200; driver 590.48.01; torch 2.14.1+cu130, CUDA 13.0,
         sm_75 to sm_120; cuDNN 9.24.0
 """,
@@ -50,9 +50,10 @@ do      Reseat the card; check riser, slot and BIOS. Some slots are wired that
         nvidia-smi -q -d PCIE -i 0
 
 pass    torch.build, torch.cudnn, cpu.matmul, cpu.rnn, device.nodes, driver.smi,
-        driver.version, gpu.state, gpu.clocks, lib.libcuda, gpu.simulated,
-        cuda.init, torch.cuda, torch.arch, gpu.matmul, gpu.cudnn, gpu.rnn
-WARN    self-test: 17 passed, 2 warned; 4.2 s
+        driver.version, gpu.state, gpu.clocks, gpu.free, gpu.licence, host.shm,
+        host.limits, lib.libcuda, gpu.simulated, cuda.init, torch.cuda,
+        torch.arch, env.visible, gpu.matmul, gpu.cudnn, gpu.rnn
+WARN    self-test: 22 passed, 2 warned; 4.2 s
 on      1 GPU: NVIDIA H200; driver 590.48.01; torch 2.14.1+cu130, CUDA 13.0,
         sm_75 to sm_120; cuDNN 9.24.0
 """,
@@ -65,13 +66,13 @@ do      On the host, in the Torchtap folder, recreate the container with the GPU
         make up        # or: docker run --gpus all IMAGE
 
 pass    torch.build, torch.cudnn, cpu.matmul, cpu.rnn
-skip    14 checks that need device.nodes: not tested
-FAIL    self-test: 4 passed, 1 failed, 14 skipped; 4.2 s
+skip    19 checks that need device.nodes: not tested
+FAIL    self-test: 4 passed, 1 failed, 19 skipped; 4.2 s
 on      torch 2.14.1+cu130, CUDA 13.0, sm_75 to sm_120; cuDNN 9.24.0
 """,
     "no GPU, by design": """\
-skip    15 checks of a GPU: by design (--device cpu or TORCHTAP_DEVICE=cpu)
-PASS    self-test: 4 passed, 15 skipped; 4.2 s
+skip    18 checks of a GPU: by design (--device cpu or TORCHTAP_DEVICE=cpu)
+PASS    self-test: 6 passed, 18 skipped; 4.2 s
 on      torch 2.14.1+cu130, CUDA 13.0, sm_75 to sm_120; cuDNN 9.24.0
 """,
 }

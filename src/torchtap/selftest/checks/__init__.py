@@ -4,7 +4,18 @@ A check that did not pass stops those that need it, so one fault gives one cause
 """
 
 from torchtap.selftest.check import Check
-from torchtap.selftest.checks import cpu, cuda, device, driver, gpu, kernel, torch_build
+from torchtap.selftest.checks import (
+    cpu,
+    cuda,
+    device,
+    driver,
+    equals,
+    gpu,
+    host,
+    kernel,
+    sharing,
+    torch_build,
+)
 
 CHECKS: tuple[Check, ...] = (
     *torch_build.CHECKS,
@@ -12,8 +23,13 @@ CHECKS: tuple[Check, ...] = (
     *device.CHECKS,
     *driver.CHECKS,
     *gpu.STATE_CHECKS,
+    sharing.FREE,
+    sharing.LICENCE,
+    *equals.CHECKS,
     *kernel.CHECKS,
+    *host.CHECKS,
     *cuda.CHECKS,
+    sharing.VISIBLE,
     *gpu.COMPUTE_CHECKS,
 )
 

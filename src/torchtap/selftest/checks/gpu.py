@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from torchtap.selftest.check import (
     Check,
@@ -18,8 +19,16 @@ from torchtap.selftest.check import (
 from torchtap.selftest.checks.numbers import compared
 from torchtap.selftest.facts import Facts
 from torchtap.selftest.smi import CellState, Finding, Row, Verdict
-from torchtap.selftest.smi.fields import NotThisFormError
+from torchtap.selftest.smi.fields import FIELDS, NotThisFormError
 from torchtap.selftest.words import count, name_gpus
+
+# What is worth knowing and never a verdict: `smi.judge` notes it, here it is said.
+NOTES = {
+    "persistence_off": ("persistence_mode", "persistence mode is off, so every start takes longer"),
+    "ecc_off": ("ecc.mode.current", "ECC is off, so memory errors are not noticed"),
+}
+# "May not" of a cell is another thing than "may not" of a device node.
+CELL_CAUSES = {"no_permission": "cells_denied"}
 
 
 def reported(fields: Sequence[str], causes: Sequence[str]) -> Callable[[Facts], Judged]:
@@ -35,37 +44,57 @@ def reported(fields: Sequence[str], causes: Sequence[str]) -> Callable[[Facts], 
         if smi.judgement is None or not smi.rows:
             raise UnreadableError("nvidia-smi reported no GPU")
         mine = [
-            each
+            replace(each, cause=CELL_CAUSES.get(each.cause, each.cause))
             for each in smi.judgement.findings
-            if each.cause in causes and each.verdict is not Verdict.UNKNOWN
+            if each.verdict is not Verdict.UNKNOWN
         ]
+        mine = [each for each in mine if each.cause in causes]
         mine.sort(key=lambda finding: finding.verdict is not Verdict.FAIL)
         if mine:
-            return _from_findings(mine, smi.rows)
+            return _from_findings(mine, smi.rows, facts)
         values = _readable(smi.rows, fields)
-        if denied := [row for row in smi.rows if _denied(row, fields)]:
-            # A container with one MIG instance may not read some fields of its GPU. Who may read nothing of a GPU's
-            # state, or nothing of one GPU alone, knows nothing about it.
-            whole = len(denied) == len(smi.rows) and all(_state_is_readable(row) for row in denied)
-            say = skipped if whole else unknown
-            return say(
-                "not_permitted" if whole else "no_permission",
-                "not permitted"
-                if whole
-                else f"{name_gpus(row.gpu for row in denied)}: [Insufficient Permissions]",
-                uid=facts.host.uid,
-            )
-        if not values:
-            return skipped("not_reported", "not reported by this GPU")
-        return passed(f"{count(len(smi.rows), 'GPU')}, nothing to report", fields=values)
+        if denied := {row.gpu: names for row in smi.rows if (names := _denied(row, fields))}:
+            return _not_told(facts, denied)
+        notes = [
+            text for note, (field, text) in NOTES.items() if field in fields and note in smi.judgement.notes
+        ]
+        if not values.keys() - {field for field, _ in NOTES.values()}:
+            return skipped("not_reported", "; ".join(["not reported by this GPU", *notes]))
+        seen = f"{count(len(smi.rows), 'GPU')}, nothing to report"
+        return passed("; ".join([seen, *notes]), fields=values, notes=notes)
 
     return judge
 
 
-def _denied(row: Row, fields: Sequence[str]) -> bool:
-    """Whether this user may not read any of the fields that the GPU has."""
-    states = {row.cells[name].state for name in fields if name in row.cells}
-    return CellState.NOT_PERMITTED in states and CellState.VALUE not in states
+def _denied(row: Row, fields: Sequence[str]) -> list[str]:
+    """Fields that this user may not read and that decide whether the GPU is well: without them nobody can say so."""
+    names = [
+        name for name in fields if name in row.cells and row.cells[name].state is CellState.NOT_PERMITTED
+    ]
+    deciding = [name for name in names if FIELDS[name].vital or FIELDS[name].deciding]
+    told = any(name in row.cells and row.cells[name].state is CellState.VALUE for name in fields)
+    return deciding or ([] if told else names)
+
+
+def _not_told(facts: Facts, denied: Mapping[int | None, Sequence[str]]) -> Judged:
+    """A container with one MIG instance may not read some fields of its GPU: skipped, whatever the others say.
+
+    Who may read nothing of a GPU's state, or of one GPU less than of the others, knows nothing about it.
+    """
+    rows = facts.need_smi.rows
+    names = next(iter(denied.values()))
+    if len(denied) == len(rows) and all(_state_is_readable(row) for row in rows):
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return skipped("not_permitted", f"not permitted: {names[0]}{more}", fields=list(names))
+    gpus = name_gpus(denied)
+    index = next(iter(denied))
+    return unknown(
+        "cells_denied",
+        f"{gpus}: {names[0]} [Insufficient Permissions]",
+        gpus=gpus,
+        index=index or 0,
+        uid=facts.host.uid,
+    )
 
 
 def _state_is_readable(row: Row) -> bool:
@@ -87,7 +116,7 @@ def _readable(rows: Sequence[Row], fields: Sequence[str]) -> dict[str, list[str 
     return found
 
 
-def _from_findings(findings: list[Finding], rows: Sequence[Row]) -> Judged:
+def _from_findings(findings: list[Finding], rows: Sequence[Row], facts: Facts) -> Judged:
     """The worst cause, with every GPU that has it; `seen` shows the cells behind every finding."""
     first = findings[0]
     indexes = [each.gpu for each in findings if each.cause == first.cause]
@@ -101,6 +130,7 @@ def _from_findings(findings: list[Finding], rows: Sequence[Row]) -> Judged:
     values = {
         **first.values,
         "gpus": name_gpus(indexes),
+        "uid": facts.host.uid,
         "index": indexes[0] if indexes[0] is not None else 0,
         "also": [f"{each.gpu}:{each.cause}" for each in findings if each.cause != first.cause],
     }
@@ -151,9 +181,9 @@ STATE_CHECKS = (
         "Does every GPU answer, and is it ready for work?",
         (
             "memory.total",
-            "temperature.gpu",
             "compute_mode",
             "mig.mode.current",
+            "persistence_mode",
             "gpu_recovery_action",
             "reset_status.reset_required",
             "reset_status.drain_and_reset_recommended",
@@ -165,7 +195,7 @@ STATE_CHECKS = (
             "gpu_requires_reset",
             "recovery_needed",
             "gpu_unreadable",
-            "no_permission",
+            "cells_denied",
             "mig_no_instance",
             "compute_prohibited",
             "fabric_not_ready",
@@ -180,6 +210,7 @@ STATE_CHECKS = (
         "gpu.ecc",
         "Is every GPU's memory sound?",
         (
+            "ecc.mode.current",
             "ecc.errors.uncorrected.volatile.total",
             "ecc.errors.uncorrected.aggregate.total",
             "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded",
@@ -198,7 +229,7 @@ STATE_CHECKS = (
             "retirement_pending",
             "pages_retired",
             "ecc_uncorrected_earlier",
-            "no_permission",
+            "cells_denied",
         ),
         needs=("gpu.state",),
         source="limits.py: NVIDIA DCGM's limits (63 retired pages, 512 remapped rows); any new uncorrected error",
@@ -208,7 +239,7 @@ STATE_CHECKS = (
         "gpu.clocks",
         "Is a GPU slowed down by heat or power?",
         ("clocks_throttle_reasons.active", "temperature.gpu", "temperature.gpu.tlimit"),
-        ("too_hot", "thermal_slowdown", "power_brake", "hw_slowdown", "no_permission"),
+        ("too_hot", "thermal_slowdown", "power_brake", "hw_slowdown", "cells_denied"),
         needs=("gpu.state",),
         source="limits.py: the four clock reasons of DCGM's diagnostic; 5 C below the limit, or 85 C",
         see="nvidia-smi -q -d PERFORMANCE,TEMPERATURE",
@@ -217,7 +248,7 @@ STATE_CHECKS = (
         "gpu.pcie",
         "Does every GPU use all its PCIe lanes?",
         ("pcie.link.width.current", "pcie.link.width.max"),
-        ("pcie_narrow", "no_permission"),
+        ("pcie_narrow", "cells_denied"),
         needs=("gpu.state",),
         source="DCGM: narrower is a warning, a quarter or less a failure; the generation is lowered at idle on purpose",
         see="nvidia-smi --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv",

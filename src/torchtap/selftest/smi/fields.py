@@ -163,6 +163,7 @@ FIELDS: dict[str, Field] = {
     "driver_version": Field(read=version),
     "kmd_version": Field(read=version, unknown_to=_590),
     "compute_cap": Field(read=capability, unknown_to=_470),
+    "inforom.image": Field(read=_shaped(r"[A-Z0-9]{4}(\.[A-Z0-9]{2,4}){2,4}")),
     "vbios_version": Field(read=_shaped(r"[0-9A-Fa-f]{2}(\.[0-9A-Fa-f]{2}){4}")),
     "memory.total": Field(read=size, vital=True),
     "memory.used": Field(read=count, vital=True),
@@ -214,5 +215,6 @@ ALIASES = {
     "retired_pages.dbe": "retired_pages.double_bit.count",
     "remapped_rows.dbe": "remapped_rows.uncorrectable",
     "remapped_rows.sbe": "remapped_rows.correctable",
+    "inforom.img": "inforom.image",
     "temperature.current": "temperature.gpu",
 }

@@ -1,0 +1,99 @@
+"""GPUs of one kind against each other: their NVLinks and their firmware."""
+
+from __future__ import annotations
+
+from torchtap.selftest.check import Check, Judged, UnreadableError, failed, passed, skipped, warned
+from torchtap.selftest.facts import Facts
+from torchtap.selftest.smi.nvlink import Links, read_nvlink
+from torchtap.selftest.status import Level
+from torchtap.selftest.words import count, name_gpus
+
+FIRMWARE = ("vbios_version", "inforom.image")
+
+
+def judge_nvlink(facts: Facts) -> Judged:
+    """Links that are down. Where all are down on every GPU, none are connected: PCIe boards without a bridge."""
+    smi = facts.need_smi
+    if smi.path is None:
+        return skipped("not_reported", "there is no nvidia-smi to ask")
+    answer = smi.also.get("nvlink")
+    if answer is None:
+        if len(smi.rows) == 1:
+            return skipped("not_applicable", "one GPU, which has nothing to be linked with")
+        raise UnreadableError("nvidia-smi was not asked for its NVLinks")
+    gpus, strays = read_nvlink(answer.text)
+    if strays or answer.rc or len(gpus) != len(smi.rows):
+        what = strays[0].strip() if strays else f"{len(gpus)} of {len(smi.rows)} GPUs, exit code {answer.rc}"
+        raise UnreadableError(f"nvidia-smi nvlink -s says {what!r}")
+    values: dict[str, object] = {"up": [gpu.up for gpu in gpus], "down": [list(gpu.down) for gpu in gpus]}
+    if not any(gpu.up for gpu in gpus):
+        return skipped("not_applicable", "no NVLink is connected")
+    broken = [gpu for gpu in gpus if gpu.up < max(each.up for each in gpus if each.name == gpu.name)]
+    if broken:
+        return failed("nvlink_inactive", _seen(broken), **values, gpus=name_gpus(gpu.index for gpu in broken))
+    if partly := [gpu for gpu in gpus if gpu.down]:
+        return warned("nvlink_partly", _seen(partly), **values, gpus=name_gpus(gpu.index for gpu in partly))
+    return passed(f"{count(sum(gpu.up for gpu in gpus), 'NVLink')} up, none down", **values)
+
+
+def _seen(gpus: list[Links]) -> str:
+    return "; ".join(f"GPU {gpu.index}: {gpu.up} up, {len(gpu.down)} down" for gpu in gpus)
+
+
+def judge_firmware(facts: Facts) -> Judged:
+    """VBIOS and infoROM of GPUs with the same name."""
+    smi = facts.need_smi
+    if smi.path is None:
+        return skipped("not_reported", "there is no nvidia-smi to ask")
+    if not smi.rows:
+        raise UnreadableError("nvidia-smi reported no GPU")
+    found: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for row in smi.rows:
+        for field in FIRMWARE:
+            row.value(field)  # a value of another form is unreadable, not another version
+            if (text := row.text(field)) is not None:
+                found.setdefault((row.text("name") or "?", field), {}).setdefault(text, []).append(
+                    row.gpu or 0
+                )
+    values: dict[str, object] = {f"{name}: {field}": versions for (name, field), versions in found.items()}
+    if not found:
+        return skipped("not_reported", "not reported by this GPU")
+    for (name, field), versions in found.items():
+        if len(versions) > 1:
+            fewest = min(versions.values(), key=len)
+            seen = ", ".join(f"{text} ({name_gpus(gpus)})" for text, gpus in versions.items())
+            return warned(
+                "firmware_differs",
+                f"{field}: {seen}",
+                **values,
+                gpus=name_gpus(fewest),
+                what=field,
+                name=name,
+            )
+    return passed(", ".join(f"{field} {next(iter(texts))}" for (_, field), texts in found.items()), **values)
+
+
+CHECKS = (
+    Check(
+        id="gpu.nvlink",
+        title="Are all NVLinks up?",
+        reads=("ask:nvlink", "smi:index"),
+        needs=("gpu.state",),
+        judge=judge_nvlink,
+        causes=("nvlink_inactive", "nvlink_partly"),
+        level=Level.FULL,
+        source="GPUs of one kind must have as many links up; all down is a board without a bridge",
+        see="nvidia-smi nvlink -s",
+    ),
+    Check(
+        id="gpu.firmware",
+        title="Have GPUs of one kind the same firmware?",
+        reads=("smi:name", *(f"smi:{field}" for field in FIRMWARE)),
+        needs=("gpu.state",),
+        judge=judge_firmware,
+        causes=("firmware_differs",),
+        level=Level.FULL,
+        source="imbue-ai/cluster-health: versions all equal over the GPUs of a host",
+        see="nvidia-smi --query-gpu=name,vbios_version,inforom.img --format=csv",
+    ),
+)
