@@ -25,14 +25,14 @@ ssh: ## log in over SSH (not in local mode)
 	@$(PYTHON) scripts/ssh $(ARGS)
 ssh-fingerprints: ## print the fingerprints of the host keys
 	@$(PYTHON) scripts/ssh-fingerprints $(ARGS)
-selftest: ## check GPU, driver, CUDA, PyTorch; say cause and remedy
+selftest: ## check GPU, driver, CUDA, PyTorch (LEVEL=full: longer)
 	@$(PYTHON) scripts/selftest $(ARGS)
 
 ##@ Look first
 .PHONY: help preflight
 help: ## this list
 	@$(PYTHON) scripts/help
-preflight: ## say what `make up` would do, and why; change nothing
+preflight: ## check this host; say what `make up` would do, and why
 	@$(PYTHON) scripts/preflight $(ARGS)
 
 ##@ Keep it well

@@ -1,8 +1,7 @@
-"""The small commands about what runs: down, url, logs, status, shell, ssh, selftest, clean."""
+"""The small commands about what runs: down, url, logs, status, shell, ssh, clean."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import shutil
@@ -12,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from host import access, docker, handout, keys, local, places, plan, proc, project, purge, up, venv, verdict
+from host import access, docker, keys, local, places, proc, project, purge, up, venv, verdict
 from host.lock import held
 from host.paths import Paths
 from host.show import Problem, say
@@ -182,52 +181,6 @@ def ssh(argv: Sequence[str]) -> int:
     if rc == SSH_FAILED:
         print("If it was the key, name the one that was let in:  make ssh SSH_KEY=FILE.pub", file=sys.stderr)
     return rc
-
-
-def selftest(argv: Sequence[str]) -> int:
-    """Run the self-test where `make up` would start, and pass its exit code on: 0, 1, or 2 for "could not run"."""
-    paths = Paths()
-    situation = up.look(paths)
-    chosen = plan.decide(situation.settings, situation.engine, situation.gpus)
-    with contextlib.redirect_stdout(
-        sys.stderr if "--json" in argv else sys.stdout
-    ):  # stdout is the report's alone
-        command, env = selftest_command(situation, chosen, argv)
-    rc = proc.become(command, env=env)
-    raise Problem(f"{command[0]} cannot be run", code=rc)
-
-
-def selftest_command(
-    situation: up.Situation, chosen: plan.Plan, argv: Sequence[str]
-) -> tuple[list[str | Path], dict[str, str]]:
-    """What runs the self-test, with its environment, once all that it needs is there."""
-    up.tell(situation, chosen)
-    paths, settings = situation.paths, situation.settings
-    if chosen.place == plan.LOCAL:
-        forced, index = settings.get("VARIANT"), settings.get("TORCH_INDEX")
-        place, _ = venv.ensure(paths, forced=forced, index=index, host=situation.gpus)
-        return [place.bin / "torchtap", "selftest", *argv], local.environment(
-            paths, settings, place, os.environ
-        )
-    name = docker.image(settings, chosen)
-    if not docker.has_image(name):
-        say("image", f"{name} is not built yet. That takes some minutes and downloads about 3 GB.")
-        there = (paths.venv / venv.STAMP).exists()
-        say(
-            "",
-            f"Without it:  make selftest MODE=local     ({'.venv is here' if there else 'fills .venv instead'})",
-        )
-        up.built(situation, chosen, keys.Keys((), ""))
-    device: list[str] = ["--env", "TORCHTAP_DEVICE=cpu"]
-    if chosen.mode == "gpu":
-        proof = handout.prove(name, settings.get("GPUS"))
-        # Refused: look for the GPU all the same. A host that should have one must not pass as "no GPU, by design".
-        device = [*proof.way.run] if proof.way else ["--env", "TORCHTAP_DEVICE=gpu"]
-        if not proof.way:
-            print(f"Docker hands out no GPU: {proof.words}", file=sys.stderr)
-    terminal = ["--tty"] if sys.stdout.isatty() else []
-    words = ["docker", "run", "--rm", *terminal, docker.SHARED_MEMORY, *device, name, "selftest", *argv]
-    return [*words], dict(os.environ)
 
 
 CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints")

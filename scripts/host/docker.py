@@ -17,8 +17,6 @@ from host.settings import Settings
 from host.show import Problem, gigabytes, say, ticking
 
 REPORT_PATIENCE_S = 120.0
-# As compose.yaml gives it to the service, for a container that only runs the self-test.
-SHARED_MEMORY = "--shm-size=8g"
 
 
 def image(settings: Settings, plan: Plan) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ class Engine:
     local: bool = True  # False: the engine runs on another machine
     hints: tuple[str, ...] = ()
     cdi: bool = False  # it knows CDI devices of NVIDIA
+    info: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # all of `docker info`
 
     @property
     def ready(self) -> bool:
@@ -72,28 +73,31 @@ def look(environ: Mapping[str, str] = os.environ, tick: proc.Tick | None = None)
     info = read_info(answer.out)
     errors = " ".join([*(info.get("ServerErrors") or []), answer.err]).strip()
     if "permission denied" in errors.lower():
-        return Engine(State.NO_PERMISSION, first_sentence(errors))
+        return Engine(State.NO_PERMISSION, first_sentence(errors), info=info)
     if not info.get("ServerVersion"):
         if "host" in info or "podman" in errors.lower():
             return Engine(State.PODMAN)
-        return Engine(State.UNREACHABLE, first_sentence(errors or answer.said))
-    compose = proc.ask(["docker", "compose", "version", "--short"])
-    version = compose.out.strip().removeprefix("v")
-    if not compose.ok:
-        return Engine(State.NO_COMPOSE)
-    if compose_number(version) < COMPOSE_FLOOR:
-        return Engine(State.OLD_COMPOSE, f"{version}, and {'.'.join(map(str, COMPOSE_FLOOR))} is needed")
+        return Engine(State.UNREACHABLE, first_sentence(errors or answer.said), info=info)
     local = is_local(environ)
     devices = cdi_devices(info, local)
     root = Path(info.get("DockerRootDir") or "/nonexistent")
+    asked = proc.ask(["docker", "compose", "version", "--short"])
+    compose = asked.out.strip().removeprefix("v")
+    state, said = State.READY, ""
+    if not asked.ok:
+        state, compose = State.NO_COMPOSE, ""
+    elif compose_number(compose) < COMPOSE_FLOOR:
+        state, said = State.OLD_COMPOSE, f"{compose}, and {'.'.join(map(str, COMPOSE_FLOOR))} is needed"
     return Engine(
-        State.READY,
+        state,
+        said,
         version=str(info["ServerVersion"]),
-        compose=version,
+        compose=compose,
         root=root if local and root.is_dir() else None,
         local=local,
         hints=hints(info, devices, shutil.which(HOOK) if local else None),
         cdi=bool(devices),
+        info=info,
     )
 
 

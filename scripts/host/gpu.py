@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from host import proc
@@ -36,6 +36,14 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """What nvidia-smi answered, and to what; `make preflight` judges it as the self-test would."""
+
+    command: tuple[str, ...] = ()
+    done: proc.Done = field(default_factory=lambda: proc.Done(proc.NOT_FOUND))
+
+
+@dataclass(frozen=True, slots=True)
 class HostGpus:
     """What the host knows. `trouble` says briefly why there is no (full) answer; None when all is well."""
 
@@ -43,6 +51,7 @@ class HostGpus:
     driver: Driver | None = None
     gpus: tuple[Gpu, ...] = ()
     trouble: str | None = None
+    said: Said = field(default_factory=Said, compare=False, repr=False)
 
     @property
     def driver_text(self) -> str:
@@ -89,20 +98,22 @@ def look(
 ) -> HostGpus:
     """Ask the host. Never raises, and ends within about `timeout_s` even when nvidia-smi hangs."""
     nodes = device_nodes(dev)
-    answer = query((*FIELDS, CAPABILITY), timeout_s, tick)
+    said = query((*FIELDS, CAPABILITY), timeout_s, tick)
+    answer = said.done
     if not answer.ok and "not a valid field" in answer.out + answer.err:
-        answer = query(FIELDS, timeout_s, tick)
+        said = query(FIELDS, timeout_s, tick)
+        answer = said.done
     driver, gpus = read_csv(answer.out)
     if answer.rc == proc.NOT_FOUND:
         trouble = f"{', '.join(nodes)} in /dev, but nvidia-smi is not installed" if nodes else None
         return HostGpus(present=bool(nodes), trouble=trouble)
     if answer.ok and gpus:
-        return HostGpus(present=True, driver=driver, gpus=gpus)
+        return HostGpus(present=True, driver=driver, gpus=gpus, said=said)
     words = first_line(answer.out) or first_line(answer.err) or f"exit code {answer.rc}"
     trouble = words if words.lower().startswith("nvidia-smi") else f"nvidia-smi: {words}"
     if answer.ok:
         trouble = f"nvidia-smi names no GPU: {words}"
-    return HostGpus(present=bool(nodes or gpus), driver=driver, gpus=gpus, trouble=trouble)
+    return HostGpus(present=bool(nodes or gpus), driver=driver, gpus=gpus, trouble=trouble, said=said)
 
 
 def first_line(text: str) -> str:
@@ -110,9 +121,9 @@ def first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def query(fields: tuple[str, ...], timeout_s: float, tick: proc.Tick | None) -> proc.Done:
-    wanted = f"--query-gpu={','.join(fields)}"
-    return proc.ask(["nvidia-smi", wanted, "--format=csv,noheader"], timeout_s=timeout_s, tick=tick)
+def query(fields: tuple[str, ...], timeout_s: float, tick: proc.Tick | None) -> Said:
+    command = ("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+    return Said(command, proc.ask(command, timeout_s=timeout_s, tick=tick))
 
 
 def variant_for(host: HostGpus) -> Variant | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from types import FrameType
 from typing import IO
 
 Tick = Callable[[float, str], None]
@@ -159,6 +160,32 @@ def watch(
         ).returncode
     except OSError:
         return NOT_FOUND
+
+
+def foreground(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> int:
+    """Run a program in the foreground to its end, which it may choose itself: Ctrl-C is its matter and not ours.
+
+    The terminal sends Ctrl-C to both; SIGTERM and SIGHUP, which reach only this process, are passed on. Returns its
+    exit code, 128 + N where signal N ended it, 127 when it is absent.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    child: subprocess.Popen[bytes] | None = None
+
+    def hear(number: int, _: FrameType | None) -> None:
+        if number != signal.SIGINT and child is not None:
+            child.send_signal(number)
+
+    # A handler of ours, not SIG_IGN: the child would inherit that.
+    before = {number: signal.signal(number, hear) for number in numbers}
+    try:
+        child = subprocess.Popen([str(word) for word in argv], env=dict(env))
+        rc = child.wait()
+    except OSError:
+        return NOT_FOUND
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return rc if rc >= 0 else 128 - rc
 
 
 def become(argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path | None = None) -> int:

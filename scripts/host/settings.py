@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from host.show import Problem
+from torchtap.selftest.status import Level
 from torchtap.variants import VARIANTS
 
 
@@ -78,6 +79,12 @@ def whole(value: str) -> str | None:
     return None if value.isdecimal() else "whole seconds; 0 is never"
 
 
+def minutes(value: str) -> str | None:
+    return (
+        None if value.isdecimal() and 1 <= int(value) <= 10_080 else "whole minutes, from 1 to 10080 (a week)"
+    )
+
+
 def gpu_list(value: str) -> str | None:
     """The grammar of GPUS: all, count=N, or ids (index, index:instance, GPU-… or MIG-…) with commas between.
 
@@ -100,6 +107,7 @@ def gpu_list(value: str) -> str | None:
 
 
 MODES = ("gpu", "cpu", "local")
+LEVELS = tuple(level.value for level in Level)
 SETTINGS = (
     Setting("MODE", "chosen", "gpu or cpu (Docker), or local (no Docker)", one_of(*MODES)),
     Setting("VARIANT", "chosen", f"PyTorch and CUDA: {', '.join(VARIANTS)}", one_of(*VARIANTS)),
@@ -122,6 +130,8 @@ SETTINGS = (
         "at start: warn, strict (must pass) or off",
         one_of("warn", "strict", "off"),
     ),
+    Setting("LEVEL", "quick", f"of make selftest: {', '.join(LEVELS)}", one_of(*LEVELS)),
+    Setting("MINUTES", "10", "of load, with LEVEL=burn", minutes),
     Setting("TORCHTAP_SAFE", "0", "1: start without the packages you installed", one_of("0", "1")),
     Setting("JUPYTER_CULL_IDLE_S", "0", "seconds until an idle kernel ends; 0: never", whole),
     Setting("TORCHTAP_VENV", ".venv", "the virtual environment of local mode"),

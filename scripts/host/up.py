@@ -1,18 +1,17 @@
-"""`make up`: decide, prepare, start, wait, and tell how to get in. Also `make build` and `make preflight`."""
+"""`make up`: decide, prepare, start, wait, and tell how to get in. Also `make build`."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from host import (
     access,
-    disk,
     docker,
     engine,
     gpu,
@@ -137,26 +136,42 @@ def up_local(situation: Situation) -> int:
 
 def before(situation: Situation, chosen: plan.Plan) -> tuple[keys.Keys, Mapping[str, Any] | None]:
     """What must be right before anything is built: keys, files, ports. Returns the keys and what runs already."""
-    paths, settings = situation.paths, situation.settings
+    wanted = ports_wanted(situation.settings)
+    chosen_keys = keys.find(situation.settings, os.environ, Path.home())
+    running = composable(situation, chosen, chosen_keys)
+    for variable, port in wanted.items():
+        check_port(situation, variable, port, running)
+    return chosen_keys, running
+
+
+def ports_wanted(settings: Settings) -> dict[str, int]:
+    """Each variable of `PORTS` with its port. Raises `Problem` when two are the same."""
     wanted = {variable: int(settings.get(variable, default)) for variable, default, _ in PORTS}
     if len({*wanted.values()}) < len(wanted):
         port = next(iter(wanted.values()))
         raise Problem(f"{' and '.join(wanted)} are both {port}: give two different ports")
+    return wanted
+
+
+def composable(situation: Situation, chosen: plan.Plan, chosen_keys: keys.Keys) -> Mapping[str, Any] | None:
+    """Whether workspace, certificates and Compose files can be used. Returns the container that runs already."""
+    paths, settings = situation.paths, situation.settings
     local.workspace_path(paths, settings)
-    chosen_keys = keys.find(settings, os.environ, Path.home())
     bundle = settings.get("TORCHTAP_CA_BUNDLE")
     if bundle and not (paths.root / Path(bundle).expanduser()).is_file():
         raise Problem(f"TORCHTAP_CA_BUNDLE={bundle}: no such file")
     composed(situation, chosen, chosen_keys).check()
     same_project(paths, settings)
     container = project.plain(paths, settings, os.environ).container()
-    ours = {where[1] for each in PORTS if container and (where := project.published(container, each[2]))}
-    running = project.is_running(container)
-    address = settings.get("BIND_ADDRESS", "127.0.0.1").strip("[]")
-    for variable, port in wanted.items():
-        if situation.engine.local and not (running and port in ours):
-            ports.check(variable, address, port)
-    return chosen_keys, container if running else None
+    return container if project.is_running(container) else None
+
+
+def check_port(situation: Situation, variable: str, port: int, running: Mapping[str, Any] | None) -> None:
+    """Raises `Problem` when another program listens there. Our own container, which is replaced, is none."""
+    ours = {where[1] for each in PORTS if running and (where := project.published(running, each[2]))}
+    if situation.engine.local and port not in ours:
+        address = situation.settings.get("BIND_ADDRESS", "127.0.0.1").strip("[]")
+        ports.check(variable, address, port)
 
 
 def same_project(paths: Paths, settings: Settings) -> None:
@@ -302,7 +317,7 @@ def finish(situation: Situation, compose: project.Compose, container: Any, chose
         say("ssh", shlex.join(command))
 
 
-# ---- build, preflight --------------------------------------------------------------------------------------------
+# ---- build -------------------------------------------------------------------------------------------------------
 
 
 def build(argv: Sequence[str]) -> int:
@@ -313,45 +328,4 @@ def build(argv: Sequence[str]) -> int:
     chosen = plan.decide(situation.settings, situation.engine, situation.gpus)
     say("variant", f"{chosen.variant.name}, PyTorch {chosen.variant.torch}: {chosen.variant_why}")
     built(situation, chosen, keys.Keys((), ""))
-    return 0
-
-
-def preflight(argv: Sequence[str]) -> int:
-    """`make preflight`: what `make up` would do here. Changes nothing; exit code 2 when something is in the way."""
-    no_arguments(argv)
-    paths = Paths()
-    situation = look(paths)
-    troubles: list[Problem] = []
-
-    def attempt(step: Callable[[], object]) -> None:
-        try:
-            step()
-        except Problem as trouble:
-            troubles.append(trouble)
-
-    try:
-        chosen = plan.decide(situation.settings, situation.engine, situation.gpus)
-    except Problem as trouble:
-        say("host", str(situation.gpus))
-        raise trouble from None
-    tell(situation, chosen)
-    if chosen.place == plan.DOCKER:
-        attempt(lambda: say("ssh", before(situation, chosen)[0].named))
-        name = docker.image(situation.settings, chosen)
-        there = docker.has_image(name)
-        say("image", f"{name} {'is here' if there else 'is not built yet: about 3 GB to download'}")
-        if not there and situation.engine.root:
-            root = situation.engine.root
-            attempt(lambda: disk.need(root, disk.IMAGE_BYTES, f"building {name}"))
-    elif local.running(paths) is None:
-        address = situation.settings.get("BIND_ADDRESS", "127.0.0.1").strip("[]")
-        attempt(
-            lambda: ports.check("JUPYTER_PORT", address, int(situation.settings.get("JUPYTER_PORT", "8888")))
-        )
-        attempt(lambda: local.workspace_path(paths, situation.settings))
-        attempt(venv.check_python)
-    if troubles:
-        more = [line for each in troubles[1:] for line in (each.what, *each.do)]
-        raise Problem(troubles[0].what, *troubles[0].do, *more)
-    say("verdict", "nothing is in the way of make up")
     return 0

@@ -22,6 +22,7 @@ COPIED = (
     "pyproject.toml",
     "scripts",
     "src/torchtap/__init__.py",
+    "src/torchtap/selftest",
     "src/torchtap/variants.py",
     "docker/requirements",
 )

@@ -25,6 +25,10 @@ BROKEN: Row = {
     "err": 'time="2026-01-01" level=warning msg="a variable is not set"\n'
     "failed to read .env: required variable UNSET is missing a value: boo\n",
 }
+# What Compose says of compose.yaml, as far as the self-test's container needs it.
+CONFIG = json.dumps(
+    {"services": {"dev": {"shm_size": "8589934592", "ulimits": {"memlock": -1, "stack": 67108864}}}}
+)
 TOKEN = "0123456789abcdef"
 
 
@@ -73,6 +77,7 @@ def engine(
         {"when": "^compose version", "out": "2.30.1\n"},
         {"when": "^context inspect", "out": "unix:///var/run/docker.sock\n"},
         {"when": "^ps --filter", "out": ""},
+        {"when": "^compose config --format json", "out": CONFIG},
         {"when": "^compose config"},
         {"when": "^compose ps", "after": UP, "until": "compose down", "out": "c0ffee\n"},
         {"when": "^compose ps", "out": ""},
@@ -82,6 +87,8 @@ def engine(
         {"when": "^compose build", "err": "#1 building\n"},
         {"when": "^run .*--gpus", "rc": 125, "err": NO_GPU},
         {"when": "^run .*--device", "rc": 125, "err": NO_CDI},
+        {"when": "^cp ", "rc": 1, "err": "no such file\n"},
+        {"when": "^rm --force"},
         {"when": "^compose up"},
         {"when": "^compose down"},
         {"when": "^logs", "out": "the last words\n"},

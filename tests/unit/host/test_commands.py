@@ -1,4 +1,4 @@
-"""down, url, logs, status, shell, ssh, selftest and clean, with a fake docker."""
+"""down, url, logs, status, shell, ssh and clean, with a fake docker."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_no_permission_is_not_taken_for_nothing_running(checkout: Checkout) -> N
     assert "this user may not use it" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["down", "status", "url", "logs", "shell", "ssh", "up", "preflight"])
+@pytest.mark.parametrize("name", ["down", "status", "url", "logs", "shell", "ssh", "up"])
 def test_a_compose_that_fails_is_not_taken_for_nothing_running(checkout: Checkout, name: str) -> None:
     docker = checkout.fake("docker").answer(*fake.engine(fake.BROKEN))
     done = checkout.run(name)
@@ -241,49 +241,6 @@ def test_ssh_in_local_mode_says_why_not(checkout: Checkout) -> None:
         2,
         "ssh: local mode has no SSH: it runs on this machine already",
     )
-
-
-def test_selftest_says_before_it_builds_and_how_else_to_get_the_answer(checkout: Checkout) -> None:
-    test = {"when": "^run .* selftest$", "out": "the table\n", "rc": 1}
-    docker = checkout.fake("docker").answer(*fake.engine(test))
-    done = checkout.run("selftest")
-    assert done.returncode == 1  # the self-test's own
-    said = flat(done.stdout)
-    assert (
-        said.index("downloads about 3 GB")
-        < said.index("make selftest MODE=local")
-        < said.index("build torchtap:cu130")
-    )
-    assert done.stdout.endswith("the table\n")
-    assert docker.called("^compose build dev$")
-
-
-def test_selftest_on_a_host_whose_engine_gives_no_gpu_still_looks_for_one(checkout: Checkout) -> None:
-    """Passing as "no GPU, by design" would be a lie: nobody designed it so."""
-    docker = checkout.fake("docker").answer(*fake.engine({"when": "^run .* selftest$", "rc": 1}))
-    done = checkout.run("selftest")
-    assert docker.called("^run .*--env TORCHTAP_DEVICE=gpu torchtap:cu130 selftest$")
-    assert "Docker hands out no GPU: could not select device driver" in done.stderr
-    assert done.returncode == 1
-
-
-@pytest.mark.parametrize(("mode", "words"), [("cpu", "--env TORCHTAP_DEVICE=cpu"), ("gpu", "--gpus all")])
-def test_selftest_in_the_mode_asked_for(checkout: Checkout, mode: str, words: str) -> None:
-    built = {"when": "^image inspect", "out": "sha256:1\n"}
-    docker = checkout.fake("docker").answer(
-        *fake.engine({"when": "^run .* selftest$", "rc": 0}, built, fake.gpu())
-    )
-    assert checkout.run("selftest", env={"MODE": mode}).returncode == 0
-    assert docker.called(f"^run .*{words} torchtap:cu130 selftest$")
-    assert not docker.called("compose build")
-
-
-def test_selftest_json_is_alone_on_stdout(checkout: Checkout) -> None:
-    test = {"when": "^run .* selftest --json$", "out": '{"schema": 1}\n'}
-    checkout.fake("docker").answer(*fake.engine(test))
-    done = checkout.run("selftest", "--json")
-    assert done.stdout == '{"schema": 1}\n'
-    assert "downloads about 3 GB" in flat(done.stderr)
 
 
 def test_clean_takes_caches_and_nothing_of_the_users(checkout: Checkout) -> None:
