@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from torchtap.cli.files import UnwritableError
+from torchtap.cli.merging import refuse_others, run_merge
 from torchtap.cli.outputs import WORDS, choose_outputs
 from torchtap.cli.streams import COULD_NOT_RUN, refuse, show
 from torchtap.selftest import Report, SettingError, run
@@ -35,6 +36,7 @@ Examples:
   torchtap selftest --one-line                 for a log, a prolog, a monitor
   torchtap selftest --output report.json       also write the JSON to a file
   torchtap selftest --report selftest-report   every form, into this folder
+  torchtap selftest --merge reports/           the reports of many hosts
 
 \b
 Exit codes:
@@ -59,6 +61,11 @@ def _print_checks(wanted: bool) -> None:
 
 
 def run_selftest(
+    context: typer.Context,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="With --merge: reports, folders of them, or - for names on standard input."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON (schema 1) instead of the table.")] = False,
     device: Annotated[
         str,
@@ -125,6 +132,9 @@ def run_selftest(
     mask: Annotated[
         bool, typer.Option("--mask", help="Replace UUIDs, serials, host and user names by pseudonyms.")
     ] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Test nothing: put the reports of many hosts into one table.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every check.")] = False,
     _list: Annotated[
         bool,
@@ -134,6 +144,11 @@ def run_selftest(
     ] = False,
 ) -> None:
     """Parse, run, show; the exit code is the verdict's."""
+    if merge:
+        refuse_others([name for name in context.params if _given(context, name)])
+        run_merge(files or (), json=json, output=output, verbose=verbose)
+    if files:
+        refuse(f"{files[0]}: files are for --merge; to write one, say --output {files[0]}")
     words = {"--json": json, "--one-line": one_line, "--nagios": nagios}
     could_not_run = NAGIOS_UNKNOWN if nagios else COULD_NOT_RUN
     try:
@@ -163,6 +178,11 @@ def run_selftest(
     if unwritten:
         refuse("; ".join(unwritten), could_not_run)
     raise typer.Exit(interrupt.exit_code or (nagios_code(done) if nagios else done.exit_code))
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _ids(option: str, given: list[str] | None) -> list[str]:

@@ -79,3 +79,12 @@ LSTM_TOLERANCE = 1e-3
 BURN_MINUTES = 10.0
 # Half a minute is about 30 readings of nvidia-smi, the least that a share of 5 % can be told from. A week is enough.
 BURN_MINUTES_RANGE = (0.5, 10_080.0)
+
+# -- Many hosts side by side (--merge) ---------------------------------------------------------------------------
+# Below the median of equal GPUs, as a fraction. Equal GPUs differ by a few per cent (power limit, temperature); a GPU
+# that lacks a tenth is worth a look, one that lacks a quarter is broken or throttled. Chosen, not measured here: no
+# fleet was available.
+SLOWER_WARN = 0.10
+SLOWER_FAIL = 0.25
+# Of two, the median lies in the middle of both: neither can be an outlier.
+MEDIAN_LEAST_GPUS = 3

@@ -7,38 +7,20 @@ recorded data.
 from __future__ import annotations
 
 import io
-import textwrap
 from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.text import Text
 
+from torchtap.selftest.lines import COUNTED, DEFAULT_WIDTH, STYLES, fit, line, print_lines
 from torchtap.selftest.result import Report, Result
 from torchtap.selftest.status import Status
 from torchtap.selftest.words import count
 
-# Colour and weight; the word itself is always there, so nothing is lost without colour.
-STYLES = {
-    Status.PASS: "green",
-    Status.WARN: "yellow",
-    Status.FAIL: "bold red",
-    Status.UNKNOWN: "bold magenta",
-    Status.SKIP: "dim",
-}
 NEEDS_ATTENTION = (Status.FAIL, Status.UNKNOWN, Status.WARN)  # in this order
-COUNTED = {
-    Status.PASS: "passed",
-    Status.WARN: "warned",
-    Status.FAIL: "failed",
-    Status.UNKNOWN: "unknown",
-    Status.SKIP: "skipped",
-}
 # What a machine is told by, in the line under the verdict: the id of a check that passed, and the words before it.
 SUMMARY = {"driver.smi": "", "driver.version": "driver ", "torch.build": "", "torch.cudnn": ""}
-MARGIN = 8  # "unknown" and a blank
 ID_WIDTH = 15
-DEFAULT_WIDTH = 80  # where the terminal says 0, as some serial lines do
-LEAST_WIDTH = 40  # narrower, the terminal wraps
 # Skips of one kind in one phrase; the rest by their own reason.
 SKIPS = {
     "needs": "{n} that need{s} {need}: not tested",
@@ -49,13 +31,13 @@ SKIPS = {
 
 def draw(report: Report, console: Console, *, verbose: bool = False) -> None:
     """Print the report at the console's width. `verbose`: every check on a line of its own as well."""
-    console.width = max(console.width or DEFAULT_WIDTH, LEAST_WIDTH)
+    fit(console)
     for status in NEEDS_ATTENTION:
         for result in report.results:
             if result.status is status and not _follows(result, report):
-                _print(console, [*_attention(result), Text()])
-    _print(console, _every(report.results) if verbose else _groups(report))
-    _print(console, _verdict(report))
+                print_lines(console, [*_attention(result), Text()])
+    print_lines(console, _every(report.results) if verbose else _groups(report))
+    print_lines(console, _verdict(report))
 
 
 def to_text(report: Report, width: int = DEFAULT_WIDTH) -> str:
@@ -65,35 +47,16 @@ def to_text(report: Report, width: int = DEFAULT_WIDTH) -> str:
     return file.getvalue()
 
 
-def _print(console: Console, lines: Iterable[Text]) -> None:
-    """Lines with a hanging margin, wrapped here and not by rich, so that commands stay whole and can be pasted."""
-    for line in lines:
-        if len(line) <= console.width or line.plain.startswith(" " * MARGIN):
-            console.print(line, soft_wrap=True)
-            continue
-        head, body = line[:MARGIN], line.plain[MARGIN:]
-        wrapped = textwrap.wrap(
-            body, console.width - MARGIN, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
-        )
-        console.print(head.append(line[MARGIN : MARGIN + len(wrapped[0])]), soft_wrap=True)
-        for rest in wrapped[1:]:
-            console.print(Text(" " * MARGIN + rest), soft_wrap=True)
-
-
-def _line(word: str, style: str, *parts: str | tuple[str, str]) -> Text:
-    return Text.assemble((word.ljust(MARGIN), style), *parts)
-
-
 def _attention(result: Result) -> Iterator[Text]:
     """A check that is not well: what was seen, the cause, what to do, the line to paste."""
-    yield _line(result.status.value.upper(), STYLES[result.status], (result.id, "bold"), f"  {result.seen}")
+    yield line(result.status.value.upper(), STYLES[result.status], (result.id, "bold"), f"  {result.seen}")
     if result.cause:
-        yield _line("cause", "", f"{result.cause_id}: {result.cause}")
+        yield line("cause", "", f"{result.cause_id}: {result.cause}")
     if result.remedy:
         do, _, paste = result.remedy.partition("\n")
-        yield _line("do", "", do)
+        yield line("do", "", do)
         if paste:
-            yield _line("", "", (paste, "cyan"))
+            yield line("", "", (paste, "cyan"))
 
 
 def _follows(result: Result, report: Report) -> bool:
@@ -108,10 +71,10 @@ def _groups(report: Report) -> Iterator[Text]:
     for cause, why in (("interrupted", "interrupted"), ("not_reached", "the test process had ended")):
         lost = [each.id for each in report.results if each.cause_id == cause and _follows(each, report)]
         if lost:
-            yield _line("unknown", STYLES[Status.UNKNOWN], f"{', '.join(lost)}: not reached, {why}")
+            yield line("unknown", STYLES[Status.UNKNOWN], f"{', '.join(lost)}: not reached, {why}")
     passed = [result.id for result in report.results if result.status is Status.PASS]
     if passed and report.verdict is not Status.PASS:
-        yield _line("pass", STYLES[Status.PASS], ", ".join(passed))
+        yield line("pass", STYLES[Status.PASS], ", ".join(passed))
     groups: dict[tuple[str | None, object], list[Result]] = {}
     for result in report.results:
         if result.status is Status.SKIP:
@@ -122,13 +85,13 @@ def _groups(report: Report) -> Iterator[Text]:
             text = f"{', '.join(result.id for result in results)}: {results[0].cause}"
         else:
             text = some.format(n=count(len(results), "check"), s="s" if len(results) == 1 else "", need=need)
-        yield _line("skip", STYLES[Status.SKIP], text)
+        yield line("skip", STYLES[Status.SKIP], text)
 
 
 def _every(results: Iterable[Result]) -> Iterator[Text]:
     for result in results:
         took = f"  ({result.seconds:.1f} s)" if result.seconds >= 0.05 else ""
-        yield _line(
+        yield line(
             result.status.value, STYLES[result.status], f"{result.id:{ID_WIDTH}}", result.seen, (took, "dim")
         )
 
@@ -137,12 +100,12 @@ def _verdict(report: Report) -> Iterator[Text]:
     verdict = report.verdict
     numbers = {status: sum(result.status is status for result in report.results) for status in Status}
     counts = ", ".join(f"{numbers[status]} {word}" for status, word in COUNTED.items() if numbers[status])
-    yield _line(verdict.value.upper(), STYLES[verdict], f"self-test: {counts}; {report.seconds:.1f} s")
+    yield line(verdict.value.upper(), STYLES[verdict], f"self-test: {counts}; {report.seconds:.1f} s")
     if verdict is Status.UNKNOWN and not numbers[Status.UNKNOWN]:
-        yield _line("", "", "no check ran, so nothing is proved")
+        yield line("", "", "no check ran, so nothing is proved")
     seen = {result.id: result.seen for result in report.results if result.status is Status.PASS}
     if proof := [f"{words}{_short(seen[name])}" for name, words in SUMMARY.items() if name in seen]:
-        yield _line("on", "", "; ".join(proof))
+        yield line("on", "", "; ".join(proof))
 
 
 def _short(seen: str) -> str:

@@ -18,37 +18,10 @@ from pathlib import Path
 import pytest
 
 import torchtap
+from tests.unit.cli.running import command, environment
 
 QUICK = ["selftest", "--device", "cpu", "--only", "cpu.matmul"]
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Without what the self-test looks at, at 80 columns."""
-    keep = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("NVIDIA_", "CUDA_", "TORCHTAP_"))
-        and name not in ("NO_COLOR", "FORCE_COLOR", "TERM")
-    }
-    return {
-        **keep,
-        "COLUMNS": "80",
-        "TERM": "xterm-256color",
-        "PYTHONPATH": str(Path(torchtap.__file__).parents[1]),
-        **more,
-    }
-
-
-def command(*words: str | Path, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "torchtap.cli", *map(str, words)],
-        capture_output=True,
-        text=True,
-        env=environment(**env),
-        cwd=cwd,
-        timeout=120,
-    )
 
 
 def on_terminal(words: list[str], env: Mapping[str, str]) -> tuple[str, int]:

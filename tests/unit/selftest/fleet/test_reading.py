@@ -1,0 +1,195 @@
+"""Files to reports: whole ones are read, every other is named with what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.selftest.reports import IDS, REPORTS
+from torchtap.selftest.fleet.examples import host_reports
+from torchtap.selftest.fleet.reading import (
+    Bad,
+    HostReport,
+    NoReportError,
+    find_files,
+    newest,
+    read,
+    read_file,
+    report_of,
+)
+from torchtap.selftest.result import Report
+from torchtap.selftest.status import Status
+
+GOOD: dict[str, Any] = next(host_reports(1))
+
+
+def put(path: Path, written: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(written if isinstance(written, str) else json.dumps(written))
+    return path
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=IDS)
+def test_every_report_can_be_read_back(report: Report, tmp_path: Path):
+    """Verdict, first cause, GPUs and versions are those that were written."""
+    again = read_file(put(tmp_path / "x.json", report.to_json()))
+    first = report.first
+    assert again.verdict is report.verdict
+    assert (again.check, again.cause_id) == ((first.id, first.cause_id) if first else (None, None))
+    assert (again.host, again.started) == (report.identity.name, report.identity.started)
+    assert len(again.gpus) == len(report.identity.gpus)
+    assert again.versions["torchtap"] == report.torchtap
+
+
+def test_what_was_measured_is_read():
+    """One record a GPU and quantity."""
+    measures = report_of(GOOD, Path("x.json")).measured
+    assert {(each.check, each.what, each.unit) for each in measures} == {
+        ("gpu.bandwidth", "", "GB/s"),
+        ("gpu.speed", "bf16", "TFLOP/s"),
+    }
+    assert [each.gpu for each in measures[:8]] == list(range(8))
+    assert measures[0].name == "NVIDIA H200"
+
+
+def without(*keys: str) -> Callable[[dict[str, Any]], object]:
+    return lambda report: {key: value for key, value in report.items() if key not in keys}
+
+
+def with_(**changes: object) -> Callable[[dict[str, Any]], object]:
+    return lambda report: {**report, **changes}
+
+
+BAD: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
+    ("empty", lambda _: "", "empty"),
+    ("only blanks", lambda _: " \n\n", "empty"),
+    ("cut off", lambda report: json.dumps(report, indent=2)[:500], "cut off: it ends in the middle, in line"),
+    ("cut off at its last brace", lambda report: json.dumps(report)[:-1], "cut off"),
+    ("a text", lambda _: "PASS self-test: 19 passed\n", "not JSON: Expecting value, line 1, column 1"),
+    ("two reports in one file", lambda report: json.dumps(report) * 2, "not JSON: Extra data, line 1"),
+    ("nested without end", lambda _: "[" * 100_000, "not JSON"),
+    ("a list", lambda report: [report], 'not a self-test report: it has no "schema"'),
+    ("another program's", lambda _: {"tests": []}, 'not a self-test report: it has no "schema"'),
+    (
+        "a newer schema",
+        with_(schema=2, torchtap="0.9.0"),
+        r"schema 2, written by torchtap 0\.9\.0; torchtap .* reads",
+    ),
+    ("no schema at all", with_(schema=None), "schema None, written by torchtap"),
+    ("a merged one", with_(merged=3), "a merged report; give the reports that it was made of"),
+    ("without results", without("results"), "not a whole report: 'results' is missing"),
+    ("without a verdict", without("verdict"), "not a whole report: 'verdict' is missing"),
+    ("an unknown verdict", with_(verdict="good"), "not a whole report: 'good' is not a valid Status"),
+    (
+        "results of another kind",
+        with_(results={"a": 1}),
+        "not a whole report: results is not a list of records",
+    ),
+    ("results of numbers", with_(results=[1]), "not a whole report: results is not a list of records"),
+    ("a result without a status", with_(results=[{"id": "x"}]), "not a whole report: 'status' is missing"),
+    ("gpus of another kind", with_(gpus="8"), "not a whole report: gpus is not a list of records"),
+    (
+        "a verdict that does not follow",
+        with_(verdict="warn"),
+        "its verdict is warn, but what follows .* is pass",
+    ),
+    ("a pass without any result", with_(results=[]), "its verdict is pass, but what follows .* is unknown"),
+    ("a host that is a text", with_(host="node017"), "not a whole report: host is not a record"),
+    ("versions in a list", with_(versions=[]), "not a whole report: versions is not a record"),
+    (
+        "values in a list",
+        with_(results=[{"id": "x", "status": "pass", "values": [1]}]),
+        "not .*: values is not a record",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", BAD, ids=[case[0] for case in BAD])
+def test_a_file_that_is_no_report_is_named_and_hides_no_other(
+    case: tuple[str, Callable[[dict[str, Any]], object], str], tmp_path: Path
+):
+    """What is wrong with it; the good one beside it is read."""
+    _, make, said = case
+    file = put(tmp_path / "bad.json", make(GOOD))
+    good = put(tmp_path / "good.json", GOOD)
+    reports, bad = read([file, good])
+    assert [report.file for report in reports] == [str(good)]
+    assert [each.file for each in bad] == [str(file)]
+    assert re.match(said, bad[0].why), bad[0].why
+    assert "\n" not in bad[0].why
+
+
+def test_what_is_no_file_is_never_waited_for(tmp_path: Path):
+    """A pipe without a writer, a device without an end, a missing file, one of other bytes."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe{}")
+    files = [tmp_path / "pipe", Path("/dev/zero"), tmp_path / "gone", tmp_path / "bytes"]
+    _, bad = read(files)
+    assert [each.why for each in bad] == [
+        "not a file",
+        "not a file",
+        "cannot be read: No such file or directory",
+        "not JSON: not UTF-8",
+    ]
+
+
+def test_a_report_that_is_too_large_is_not_read(tmp_path: Path):
+    """Some other file that was caught by a pattern."""
+    with (tmp_path / "core.json").open("wb") as file:
+        file.truncate(65 << 20)
+    with pytest.raises(NoReportError, match="not a self-test report: 65 MiB"):
+        read_file(tmp_path / "core.json")
+
+
+def test_folders_names_and_files_are_found_once(tmp_path: Path):
+    """Below a folder too, as --report leaves them; - takes names from standard input."""
+    files = [put(tmp_path / name, GOOD) for name in ("a.json", "n1/report.json", "n2/report.json")]
+    put(tmp_path / "n1" / "report.txt", "text")
+    (tmp_path / "none").mkdir()
+    found = list(
+        find_files([tmp_path, files[0], Path("-"), tmp_path / "none"], lambda: [str(files[1]), "x.json"])
+    )
+    assert found == [*files, Path("x.json"), Bad(file=str(tmp_path / "none"), why=found[-1].why)]  # type: ignore[union-attr]
+    assert "a folder without reports" in found[-1].why  # type: ignore[union-attr]
+
+
+def test_a_report_without_a_host_is_called_by_its_file_or_folder(tmp_path: Path):
+    """Reports of before the host was written; report.json says nothing itself."""
+    older = {key: value for key, value in GOOD.items() if key not in ("host", "gpus", "versions", "started")}
+    assert read_file(put(tmp_path / "node 9.json", older)).host == "node_9"
+    assert read_file(put(tmp_path / "node10" / "report.json", older)).host == "node10"
+
+
+def of(host: str, started: str, *uuids: str, file: str = "") -> HostReport:
+    return HostReport(
+        host=host, file=file or started, started=started, verdict=Status.PASS, uuids=frozenset(uuids)
+    )
+
+
+def test_the_newest_report_of_a_host_wins_and_the_others_are_told():
+    """By when they began, not by the order of the files."""
+    reports = [
+        of("a", "2026-01-02", "u1"),
+        of("a", "2026-01-03", "u1", "u2"),
+        of("a", "2026-01-01"),
+        of("b", ""),
+    ]
+    hosts, replaced = newest(reports)
+    assert [(each.host, each.started) for each in hosts] == [("a", "2026-01-03"), ("b", "")]
+    assert [(old.started, new.started) for old, new in replaced] == [
+        ("2026-01-02", "2026-01-03"),
+        ("2026-01-01", "2026-01-03"),
+    ]
+
+
+def test_two_hosts_of_one_name_are_both_kept():
+    """Containers are often called alike; their GPUs tell them apart."""
+    hosts, replaced = newest([of("vm", "2", "u1", file="r/a.json"), of("vm", "1", "u2", file="r/b.json")])
+    assert [each.host for each in hosts] == ["vm", "vm(b)"]
+    assert replaced == []
