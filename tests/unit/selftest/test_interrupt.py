@@ -39,9 +39,15 @@ def test_wherever_it_is_stopped_only_what_was_found_is_judged(last: str):
 
 
 def test_a_run_that_is_stopped_at_once_proves_nothing():
-    """Neither nvidia-smi nor the test process is begun."""
+    """Neither nvidia-smi nor the test process is begun: what the host gives a process is all that is known."""
     report = run("cpu", stop=lambda: True)
-    assert {result.cause_id for result in report.results} == {"interrupted", "needs", "by_design"}
+    assert {result.id for result in report.results if result.status is Status.PASS} <= {
+        "host.shm",
+        "host.limits",
+    }
+    assert {each.cause_id for each in report.results if not each.id.startswith("host.")} == {
+        *("interrupted", "needs", "by_design")
+    }
     assert (report.verdict, report.exit_code) == (Status.UNKNOWN, 1)
 
 

@@ -189,6 +189,7 @@ STATE_CHECKS = (
             "reset_status.drain_and_reset_recommended",
             "fabric.state",
             "fabric.status",
+            "fabric.health.summary",
         ),
         (
             "gpu_lost",

@@ -118,6 +118,7 @@ CHECKS = (
             "init_failed",
             "hmm_error",
             "driver_library_mismatch",
+            "recovery_needed",
             "xid_earlier",
             "xid_other",
         ),

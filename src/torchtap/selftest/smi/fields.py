@@ -8,7 +8,7 @@ two drivers that were looked at, the first one that knows a field is not known; 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torchtap.variants import Driver
@@ -129,6 +129,7 @@ def name(text: str) -> str:
     return _name_shape(text)
 
 
+active = _shaped(r"Active|Not Active")
 switch = _shaped(r"Enabled|Disabled|On|Off")
 word = _shaped(r"[A-Za-z][A-Za-z0-9 _/-]{0,60}")
 state_word = _shaped(r"(?:state +)?[A-Za-z][A-Za-z ]{0,40}")  # fabric.state is "state  Completed" on 550
@@ -153,6 +154,7 @@ class Field:
         return driver > self.unknown_to and (not self.gone_from or driver < self.gone_from)
 
 
+_390, _418 = (390, 157), (418, 226, 0)
 _470, _550, _590 = (470, 256, 2), (550, 163, 1), (590, 48, 1)
 
 FIELDS: dict[str, Field] = {
@@ -163,14 +165,14 @@ FIELDS: dict[str, Field] = {
     "driver_version": Field(read=version),
     "kmd_version": Field(read=version, unknown_to=_590),
     "compute_cap": Field(read=capability, unknown_to=_470),
-    "inforom.image": Field(read=_shaped(r"[A-Z0-9]{4}(\.[A-Z0-9]{2,4}){2,4}")),
-    "vbios_version": Field(read=_shaped(r"[0-9A-Fa-f]{2}(\.[0-9A-Fa-f]{2}){4}")),
+    "inforom.image": Field(read=_shaped(r"[A-Za-z0-9]{1,8}(\.[A-Za-z0-9]{1,8}){1,5}")),
+    "vbios_version": Field(read=_shaped(r"[0-9A-Fa-f]{2}(\.[0-9A-Fa-f]{2}){3,5}")),
     "memory.total": Field(read=size, vital=True),
     "memory.used": Field(read=count, vital=True),
     "memory.free": Field(read=count, vital=True),
     "temperature.gpu": Field(read=celsius, vital=True),
     "temperature.gpu.tlimit": Field(read=celsius, unknown_to=_470),
-    "temperature.memory": Field(read=celsius, unknown_to=(390, 157)),
+    "temperature.memory": Field(read=celsius, unknown_to=_390),
     "fan.speed": Field(read=count),
     "utilization.gpu": Field(read=count),
     "utilization.memory": Field(read=count),
@@ -179,7 +181,7 @@ FIELDS: dict[str, Field] = {
     "pstate": Field(read=pstate),
     "persistence_mode": Field(read=switch),
     "compute_mode": Field(read=compute_mode, deciding=True),
-    "mig.mode.current": Field(read=switch, unknown_to=(418, 226, 0), deciding=True),
+    "mig.mode.current": Field(read=switch, unknown_to=_418, deciding=True),
     "ecc.mode.current": Field(read=switch),
     "ecc.errors.uncorrected.volatile.total": Field(read=count, vital=True),
     "ecc.errors.uncorrected.aggregate.total": Field(read=count, vital=True),
@@ -206,7 +208,41 @@ FIELDS: dict[str, Field] = {
     "pcie.link.width.max": Field(read=count),
     "fabric.state": Field(read=state_word, unknown_to=_470, deciding=True),
     "fabric.status": Field(read=state_word, unknown_to=_470, deciding=True),
+    "fabric.health.summary": Field(read=state_word, unknown_to=_550, deciding=True),
 }
+# Single clock reasons, by the end of their names: the bit that each is in the mask of all.
+CLOCK_REASONS = {
+    "hw_slowdown": 0x8,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+}
+CLOCK_PREFIXES = ("clocks_throttle_reasons", "clocks_event_reasons")
+FIELDS |= {f"clocks_throttle_reasons.{reason}": Field(read=active) for reason in CLOCK_REASONS}
+FIELDS |= {f"clocks_event_reasons.{reason}": Field(read=active, unknown_to=_470) for reason in CLOCK_REASONS}
+FIELDS["clocks_throttle_reasons.sw_thermal_slowdown"] = Field(read=active, unknown_to=_390)
+# Where uncorrected errors were found. Torchtap asks for the total; others may have asked for these.
+ECC_PLACES: Mapping[str, Driver] = {
+    **dict.fromkeys(("device_memory", "register_file", "l1_cache", "l2_cache", "texture_memory"), ()),
+    **dict.fromkeys(("dram", "sram", "cbu"), _418),
+    **dict.fromkeys(("sram.parity", "sram.secded"), _550),
+}
+SRAM_PLACES = ("sram.l2", "sram.mcu", "sram.other", "sram.pcie", "sram.sm")  # since the GPU was made
+FIELDS |= {
+    f"ecc.errors.uncorrected.{when}.{place}": Field(read=count, unknown_to=driver, vital=True)
+    for when in ("volatile", "aggregate")
+    for place, driver in ECC_PLACES.items()
+}
+FIELDS |= {
+    f"ecc.errors.uncorrected.aggregate.{place}": Field(read=count, unknown_to=_550, vital=True)
+    for place in SRAM_PLACES
+}
+# Of `-q` alone: repairs that wait for a reset.
+ONLY_IN_Q = {
+    "repair.channel": Field(read=yes_no, deciding=True),
+    "repair.tpc": Field(read=yes_no, deciding=True),
+}
+FIELDS |= ONLY_IN_Q
 # Other names of the same fields, as nvidia-smi itself accepts them.
 ALIASES = {
     "gpu_name": "name",

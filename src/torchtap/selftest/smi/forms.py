@@ -224,8 +224,9 @@ def read_version(text: str) -> dict[str, str]:
 _FIRST_LINE = re.compile(r"\|\s+(\d+)\s+(\S.*?)\s{1,}(On|Off|N/A|ERR!)\s*$")
 _BUS_CELL = re.compile(r"\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s+\S+\s*$")
 _SECOND_LINE = re.compile(r"\s*(\S+)\s+(\S+)\s+(\S+)\s+(.+?)\s*/\s*(\S+)\s*$")
+_COMPUTE_MODE = re.compile(r"(Default|Prohibited|E\. Process|E\. Thread)\s*$")
 _MEMORY_CELL = re.compile(r"\s*(\d+)\s?MiB\s*/\s*(\d+)\s?MiB\s*$")
-_BANNER = re.compile(r"CUDA (?:UMD )?Version:\s*(\[[^\]]*\]|\S+)")
+_BANNER = re.compile(r"CUDA (?:UMD )?Version:\s*(\[[^\]]*\]|Not Found|\S+)")
 # Lines of the frame that are no GPU's: banner, headings, rules, fillers.
 _FRAME = re.compile(r"\|[\s|=+-]*$|\|.*(?:NVIDIA-SMI.*Version|Persistence-M|Pwr:Usage|Memory-Usage|MIG M\.)")
 # What follows has lines of other kinds: MIG devices, then processes, which may have any name.
@@ -278,7 +279,11 @@ def read_table(text: str) -> Table:
 
 
 def _is_date(line: str) -> bool:
-    return re.match(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} .*\d{2}:\d{2}:\d{2}", line) is not None
+    """Any language's: a time and a year, and nothing but words, numbers and their marks."""
+    parts = (r"\b\d{1,2}:\d{2}:\d{2}\b", r"(?<!\d)20\d{2}(?!\d)")
+    return re.fullmatch(r"[\w .,:/+-]{14,60}", line) is not None and all(
+        re.search(part, line) for part in parts
+    )
 
 
 def _first_line(line: str, columns: Sequence[str]) -> re.Match[str] | None:
@@ -343,6 +348,8 @@ def _second(columns: Sequence[str]) -> dict[str, Cell]:
             cells["memory.total"] = read_cell(memory[2])
     else:
         cells["memory.used"] = Cell(CellState.VALUE, "cut off")
+    if len(columns) > 2 and (mode := _COMPUTE_MODE.search(columns[2])):
+        cells["compute_mode"] = read_cell(mode[1])
     return cells
 
 

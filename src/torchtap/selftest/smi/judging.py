@@ -79,8 +79,10 @@ def judge(
     >>> judge("lorem ipsum", rc=0).verdict.value
     'unknown'
     """
+    text, asked = _bare(text)
+    command = command or asked
     form = Kind(kind) if kind is not None else guess_kind(text, command)
-    if form is Kind.TIMEOUT or (rc in texts.KILLED_AFTER_WAITING and not text.strip()):
+    if form is Kind.TIMEOUT or (rc in texts.KILLED_AFTER_WAITING and texts.KILLED.fullmatch(text)):
         return _sum([Finding(None, "smi_hung", Verdict.FAIL)], proved=False)
     seen = _READERS[form](text, command, frozenset(mig_enabled))
     if form is not Kind.DMESG:
@@ -88,6 +90,13 @@ def judge(
         if rc:
             seen.findings += _exit_code(rc, seen.findings, proved=seen.proved)
     return _sum(seen.findings, proved=seen.proved, notes=seen.notes, rows=seen.rows)
+
+
+def _bare(text: str) -> tuple[str, str]:
+    """The answer without what a terminal put around it, and the command of its prompt ("" where there is none)."""
+    text = texts.COLOURS.sub("", text.removeprefix("\ufeff")).replace("\xa0", " ").replace("\r\n", "\n")
+    asked = next((found["command"] for found in texts.PROMPT.finditer(text) if found["command"]), "")
+    return texts.PROMPT.sub("", text), asked
 
 
 def guess_kind(text: str, command: str | Sequence[str] = "") -> Kind:
@@ -192,6 +201,9 @@ def _table(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
 
 def _cuda(word: str) -> list[Finding]:
     """What stands after "CUDA Version", in the table, in `--version` and in `-q`."""
+    word = re.sub(
+        r"(?<=\S) *\[Deprecated.*", "", word, flags=re.IGNORECASE
+    )  # 610 in `-q`: "13.3 [Deprecated; ...]"
     state = read_cell(word).state
     if state is CellState.NOT_REPORTED or word.casefold() == "not found":
         return [Finding(None, "libcuda_not_injected", Verdict.FAIL)]
@@ -241,6 +253,7 @@ def _query(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
     unlicensed = False
     findings: list[Finding] = []
     attached = ""
+    heads = re.findall(r"^GPU ([0-9A-Fa-f:.]+)\s*$", text, re.MULTILINE)
     for gpu, (path, value) in read_query(text):
         if gpu < 0:
             if path[-1] == "CUDA Version":
@@ -250,7 +263,7 @@ def _query(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
                 findings.append(Finding(None, "smi_unreadable", Verdict.UNKNOWN, {"what": what}))
             attached = value if path[-1] == "Attached GPUs" else attached
             continue
-        cells = by_gpu.setdefault(gpu, {})
+        cells = by_gpu.setdefault(gpu, {"pci.bus_id": read_cell(heads[gpu])})
         unlicensed = unlicensed or (path[-1] == "License Status" and value.startswith("Unlicensed"))
         if read_cell(value).state in (CellState.LOST, CellState.NEEDS_RESET):
             if path[-1] not in _FREE_TEXT:
@@ -347,8 +360,8 @@ def _kernel_findings(line: str, before: Sequence[str]) -> Iterator[Finding]:
         if group.verdict is not None:
             yield Finding(None, group.cause, group.verdict, {**where, "xid": xid["xid"]}, line.strip())
     for sentence in texts.KERNEL_SENTENCES:
-        if sentence.cause not in named and sentence.pattern.search(line) is not None:
-            yield Finding(None, sentence.cause, sentence.verdict, where, line.strip())
+        if sentence.cause not in named and (said := sentence.pattern.search(line)) is not None:
+            yield Finding(None, sentence.cause, sentence.verdict, {**where, **said.groupdict()}, line.strip())
 
 
 _READERS = {
@@ -369,6 +382,8 @@ def _sentences(lines: Sequence[str]) -> list[Finding]:
     for line in lines:
         if (finding := _sentence(line)) is not None:
             found.append(finding)
+    # A warning that stands in one line with something else: what else is there, was it a row?
+    rest = [line for line in map(_beside_a_warning, lines) if line]
     # A line that nobody knows must not pass for health. Only what ends nvidia-smi's answer explains it; a warning
     # comes beside an answer that is whole.
     explained = any(finding.verdict in (Verdict.FAIL, Verdict.RETRY) for finding in found)
@@ -377,6 +392,9 @@ def _sentences(lines: Sequence[str]) -> list[Finding]:
         for line in lines
         if line.strip() and not texts.COMPANIONS.search(line) and _sentence(line) is None
     ]
+    strange += rest
+    if strange and not explained and (whole := _sentence(" ".join(line.strip(" |") for line in strange))):
+        return [*found, whole]  # a sentence that a terminal broke into lines
     if strange and not explained:
         found.append(Finding(None, "smi_unreadable", Verdict.UNKNOWN, {"what": strange[0]}, strange[0]))
     return found
@@ -398,11 +416,25 @@ def _sentence(line: str) -> Finding | None:
     return None
 
 
+def _beside_a_warning(line: str) -> str:
+    """What a line says besides a warning; "" for all other lines."""
+    found = texts.INFOROM.search(line)
+    return "" if found is None else (line[: found.start()] + line[found.end() :]).strip(" .|")
+
+
 def _nvml_cause(reason: str, unknown_error: str) -> str:
     folded = reason.casefold()
     if folded.startswith("unknown error"):
         return unknown_error
-    return next((cause for start, cause in texts.NVML_ERRORS if folded.startswith(start)), "nvml_error")
+    # The end may be on another line, where the text was wrapped.
+    return next(
+        (
+            cause
+            for said, cause in texts.NVML_ERRORS
+            if folded.startswith(said) or (len(folded) > 9 and said.startswith(folded))
+        ),
+        "nvml_error",
+    )
 
 
 def _exit_code(rc: int, findings: Sequence[Finding], *, proved: bool) -> list[Finding]:

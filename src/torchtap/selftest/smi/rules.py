@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from torchtap.selftest import limits
 from torchtap.selftest.smi.cells import CellState
-from torchtap.selftest.smi.fields import FIELDS
+from torchtap.selftest.smi.fields import CLOCK_PREFIXES, CLOCK_REASONS, FIELDS
 from torchtap.selftest.smi.forms import Row
 from torchtap.selftest.smi.verdict import Verdict
 
@@ -64,13 +64,28 @@ def _retired(row: Row) -> Said | None:
     return None
 
 
+def _places(when: str) -> tuple[str, ...]:
+    start = f"ecc.errors.uncorrected.{when}."
+    return tuple(name for name in FIELDS if name.startswith(start) and not name.endswith("thresholdExceeded"))
+
+
+def _errors(row: Row, when: str) -> int:
+    """Uncorrected errors, in total or at the place where there are most: the places are parts of the total."""
+    counts = [row.number(name) for name in _places(when) if name in row.cells]
+    return int(max((each for each in counts if each is not None), default=0))
+
+
+def _new_errors(row: Row) -> Said | None:
+    count = _errors(row, "volatile")
+    return Said(Verdict.FAIL, "ecc_uncorrected", {"count": count}) if count else None
+
+
 def _earlier_errors(row: Row) -> Said | None:
     """Errors over the GPU's life matter only where none are new: new ones have a rule of their own."""
-    new = row.number("ecc.errors.uncorrected.volatile.total") or 0
-    ever = row.number("ecc.errors.uncorrected.aggregate.total") or 0
-    return (
-        Said(Verdict.WARN, "ecc_uncorrected_earlier", {"count": int(ever)}) if ever > 0 and not new else None
-    )
+    ever = _errors(row, "aggregate")
+    if not ever or _errors(row, "volatile"):
+        return None
+    return Said(Verdict.WARN, "ecc_uncorrected_earlier", {"count": ever})
 
 
 def _recovery(row: Row) -> Said | None:
@@ -98,6 +113,27 @@ def _clocks(name: str) -> Rule:
         return Said(Verdict.WARN, cause, {"bits": f"0x{bits:x}"}) if cause else None
 
     return Rule(fields=(name,), says=says)
+
+
+def _clock_words(prefix: str) -> Rule:
+    """The same where each reason was asked for by its name."""
+    names = {f"{prefix}.{reason}": bit for reason, bit in CLOCK_REASONS.items()}
+
+    def says(row: Row) -> Said | None:
+        on = {bit for name, bit in names.items() if row.value(name) == "Active"}
+        cause = next((cause for bit, cause in _CLOCK_BITS if bit in on), None)
+        return Said(Verdict.WARN, cause, {"bits": f"0x{sum(on):x}"}) if cause else None
+
+    return Rule(fields=tuple(names), says=says)
+
+
+def _fabric_health(row: Row) -> Said | None:
+    """Of driver 590 and newer; words of nvml.h's nvmlGpuFabricHealthSummary, of which only one is good."""
+    health = row.value("fabric.health.summary")
+    if health is None or str(health).casefold() == "healthy":
+        return None
+    verdict = Verdict.WARN if "limited" in str(health).casefold() else Verdict.FAIL
+    return Said(verdict, "fabric_not_ready", {"state": health})
 
 
 def _temperature(row: Row) -> Said | None:
@@ -139,9 +175,9 @@ def _fabric(row: Row) -> Said | None:
 
 
 RULES: tuple[Rule, ...] = (
-    _above("ecc.errors.uncorrected.volatile.total", 0, Verdict.FAIL, "ecc_uncorrected"),
+    Rule(fields=_places("volatile"), says=_new_errors),
     Rule(
-        fields=("ecc.errors.uncorrected.aggregate.total", "ecc.errors.uncorrected.volatile.total"),
+        fields=(*_places("aggregate"), *_places("volatile")),
         says=_earlier_errors,
     ),
     _yes("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", "ecc_threshold"),
@@ -155,10 +191,14 @@ RULES: tuple[Rule, ...] = (
     _yes("reset_status.drain_and_reset_recommended", "recovery_needed", action="Drain and Reset"),
     _clocks("clocks_throttle_reasons.active"),
     _clocks("clocks_event_reasons.active"),
+    *(_clock_words(prefix) for prefix in CLOCK_PREFIXES),
+    _yes("repair.channel", "recovery_needed", action="Reset"),
+    _yes("repair.tpc", "recovery_needed", action="Reset"),
     Rule(fields=("temperature.gpu", "temperature.gpu.tlimit"), says=_temperature),
     Rule(fields=("pcie.link.width.current", "pcie.link.width.max"), says=_lanes),
     Rule(fields=("compute_mode",), says=_compute_mode),
     Rule(fields=("fabric.state", "fabric.status"), says=_fabric),
+    Rule(fields=("fabric.health.summary",), says=_fabric_health),
 )
 
 

@@ -42,16 +42,21 @@ NVML_ERRORS: tuple[tuple[str, str], ...] = (
 )
 # "Unknown Error" says where it was said: at the start, that the container lost its devices; for one GPU, that the
 # driver knows it but cannot reach it.
-INIT_FAILED = re.compile(r"Failed to initialize NVML:\s*(?P<reason>.*)", re.IGNORECASE)
+INIT_FAILED = re.compile(r"(?:Failed to initialize NVML|nvml error):\s*(?P<reason>.*)", re.IGNORECASE)
 INIT_UNKNOWN = "devices_revoked"
 # Three spellings: "GPU 0000:3B:00.0:" (old), "GPU0000:5E:00.0:" (535-550), "GPU0: 0000:61:00.0:" (from 572).
 # The bus id is in all of them, an index only in the last: so the bus id says which GPU it is.
 NO_HANDLE = re.compile(
-    r"Unable to determine the device handle for gpu\s?(?:\d+:\s)?"
-    r"(?P<bus>[0-9A-F]+(?::[0-9A-F]+)+\.[0-9A-F]+):\s*(?P<reason>.*)",
+    r"Unable to (?:determine|detect) the device handle for gpu\s?(?:\d+:\s)?"
+    r"(?:(?P<bus>[0-9A-F]+(?::[0-9A-F]+)+\.[0-9A-F]+):\s*)?(?P<reason>.*)",
     re.IGNORECASE,
 )
 HANDLE_UNKNOWN = "gpu_fell_off_bus"
+
+# The one sentence that comes beside a whole answer. The bus id ends after one digit: a row may follow without a break.
+INFOROM = re.compile(
+    r"(?:WARNING: )?infoROM is corrupted(?: at gpu (?P<bus>[0-9A-F:]+\.[0-9A-F]))?", re.IGNORECASE
+)
 
 SENTENCES: tuple[Sentence, ...] = (
     _s(r'Field "?(?P<field>[^"\s]+)"? is not a valid field to query', "field_refused", Verdict.RETRY),
@@ -71,9 +76,17 @@ SENTENCES: tuple[Sentence, ...] = (
     _s(r"fallen off the bus", "gpu_fell_off_bus"),
     _s(r"GPU requires reset", "gpu_requires_reset"),
     _s(r"GPU access blocked by the operating system", "wsl_blocked"),
-    _s(r"infoROM is corrupted(?: at gpu (?P<bus>[0-9A-F:.]+))?", "inforom_corrupt", Verdict.WARN),
+    Sentence(INFOROM, Verdict.WARN, "inforom_corrupt"),
     _s(r"power cables? (?:are|is) not properly attached|external power", "power_cable"),
-    _s(r"^Segmentation fault|^Aborted\b", "smi_crashed"),
+    _s(r"\bSegmentation fault|^Aborted\b|Aborted +\(core dumped\)", "smi_crashed"),
+    # A shell's, sudo's or an engine's words in place of nvidia-smi's.
+    _s(
+        r"nvidia-smi['\"]?: (?:command )?not found|command not found: nvidia-smi|Command 'nvidia-smi' not found"
+        r"|nvidia-smi['\"]?: (?:executable file not found|No such file or directory)"
+        r"|cannot access '?\S*nvidia-smi|'nvidia-smi' is not recognized",
+        "smi_missing",
+    ),
+    _s(r"nvidia-smi['\"]?: (?P<error>Permission denied|cannot execute.*|Exec format error)", "smi_broken"),
 )
 # Lines that only accompany the ones above.
 COMPANIONS = re.compile(
@@ -99,8 +112,19 @@ EXIT_CODES: dict[int, tuple[Verdict, str]] = {
     126: (Verdict.FAIL, "smi_broken"),
     127: (Verdict.FAIL, "smi_missing"),
 }
-# Codes that a killer leaves when it was not nvidia-smi that ended: `timeout` (124) and SIGKILL (137 in a shell).
-KILLED_AFTER_WAITING = frozenset({124, 137, -9})
+# Codes that a killer leaves when it was not nvidia-smi that ended: `timeout` (124), SIGKILL and SIGTERM; and what a
+# shell says then.
+KILLED_AFTER_WAITING = frozenset({124, 137, 143, -9, -15})
+KILLED = re.compile(r"\s*(?:Killed|Terminated)?\s*")
+
+# What stands around an answer that was copied from a terminal: prompts, the head of `watch`, and colours, also as
+# `process.visible` writes them.
+COLOURS = re.compile(r"(?:\x1b|\\x1b)\[[0-9;?]*[A-Za-z]")
+PROMPT = re.compile(
+    r"^[^|,\n]{0,80}[$#>] ?(?P<command>(?:sudo (?:-\w+ )*)?(?:\S*/)?nvidia-smi\b[^|,\n]*(?:,[^|\n]*)?)$"
+    r"|^[\w.@~:/\[\]() -]{0,80}[$#] *$|^Every \d+(?:\.\d+)?s: .*$",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +146,8 @@ XIDS: tuple[Xids, ...] = (
     Xids(Verdict.FAIL, "xid_reset", frozenset({46, 62, 109, 110, 136, 143, 155, 156, 158})),
     # RESTART_APP and IGNORE in the catalogue; 45 only reports that a process was ended.
     Xids(None, "", frozenset({13, 31, 43, 45, 63, 92, 94, 121, 137, 157})),
+    # 154 only says that the recovery action changed: to what stands in the line (KERNEL_SENTENCES).
+    Xids(None, "", frozenset({154})),
 )
 OTHER_XID = Xids(Verdict.WARN, "xid_other")
 # Not NVSwitch's SXid, which has numbers of its own.
@@ -130,9 +156,11 @@ KERNEL_SENTENCES: tuple[Sentence, ...] = (
     _s(r"fallen off the bus", "gpu_fell_off_bus"),
     _s(
         r"RmInitAdapter|rm_init_adapter failed|No NVIDIA (?:GPU|graphics adapter|devices) (?:found|probed)"
-        r"|probe routine failed|None of the NVIDIA (?:graphics adapters|devices) were|not supported by (?:the|open)\b",
+        r"|probe routine failed|None of the NVIDIA (?:graphics adapters|devices) were|not supported by (?:the|open)\b"
+        r"|requires use of the NVIDIA open kernel modules|supported through the NVIDIA \d+\.xx Legacy|BAR\d is 0M @",
         "init_failed",
     ),
+    _s(r"recovery action changed from .* to 0x[0-9a-f]+ \((?!None\))(?P<action>[^)]+)\)", "recovery_needed"),
     _s(r"nvidia-uvm: .*request_free_mem_region\(\) err -34", "hmm_error"),
     _s(r"SXid \([^)]*\): \d+, Fatal", "nvlink_error"),
     _s(r"API mismatch: the (?:client|NVIDIA kernel module)", "driver_library_mismatch"),
@@ -152,6 +180,10 @@ QUERY_LEAVES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("Product Name",), "name"),
     (("GPU UUID",), "uuid"),
     (("Pending Page Blacklist",), "retired_pages.pending"),
+    (("Retired Pages", "Pending"), "retired_pages.pending"),
+    (("Channel Repair Pending",), "repair.channel"),
+    (("TPC Repair Pending",), "repair.tpc"),
+    (("Health", "Summary"), "fabric.health.summary"),
     (("Retired Pages", "Double Bit ECC"), "retired_pages.double_bit.count"),
     (("Remapped Rows", "Uncorrectable Error"), "remapped_rows.uncorrectable"),
     (("Remapped Rows", "Pending"), "remapped_rows.pending"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchtap.selftest.smi.fields import ALIASES, FIELDS, NotThisFormError
+from torchtap.selftest.smi.fields import ALIASES, FIELDS, ONLY_IN_Q, NotThisFormError
 from torchtap.variants import parse_version
 
 TABLE = Path(__file__).parents[3] / "engine" / "simulate" / "smi_fields.tsv"
@@ -25,7 +25,7 @@ KNOWN = drivers_that_know()
 NOT_IN_HELP = {"temperature.current"}
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in ONLY_IN_Q])
 def test_a_field_is_asked_exactly_where_drivers_know_it(name: str):
     """Against `--help-query-gpu` of ten drivers. A refused field costs a call, a field not asked costs an answer."""
     for driver, knows in KNOWN[name].items():
