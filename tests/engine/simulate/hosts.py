@@ -6,7 +6,7 @@
       "gpus": {"recorded": "01_h200_590_idle_csv.txt"},            cells from a recorded query (tests/fixtures/smi),
       "also": {"fan.speed": "[N/A]"},                              more cells for each GPU (a list: for one each)
       "answers": {"all": {"recorded": "32_….txt", "rc": 255}},     instead of an answer to "all" questions, or to
-                                                                   "table", "list", "version", "query"
+                                                                   "table", "list", "version", "query", "nvlink"
       "cuda_init": 999, "nvml_init": 999                           what cuInit and nvmlInit return
     }
 
@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 HOSTS = HERE / "hosts"
 RECORDED = HERE.parents[1] / "fixtures" / "smi"
 DEFAULT_HOST = "h200-good"
-QUESTIONS = ("all", "table", "list", "version", "query")
+QUESTIONS = ("all", "table", "list", "version", "query", "nvlink")
 NODES = ("ok", "denied", "unreadable")
 
 Cells = Mapping[str, str]
@@ -57,6 +57,9 @@ class Host:
     about: str = ""
     gpus: tuple[Cells, ...] = ()
     mig: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # GPU index → profile, uuid
+    nvlink: Mapping[str, tuple[float | None, ...]] = field(
+        default_factory=dict
+    )  # GPU index → GB/s; None: down
     compute_apps: tuple[Cells, ...] = ()
     answers: Mapping[str, Answer] = field(default_factory=dict)
     latency_s: float = 0  # before each answer
@@ -138,6 +141,7 @@ def parse(written: Mapping[str, Any], name: str, file: str = "host.json") -> Hos
     values["mig"] = {
         gpu: tuple((profile, uuid) for profile, uuid in parts) for gpu, parts in values.get("mig", {}).items()
     }
+    values["nvlink"] = {gpu: tuple(links) for gpu, links in values.get("nvlink", {}).items()}
     values["answers"] = {
         question: _answer(each, file) for question, each in values.get("answers", {}).items()
     }

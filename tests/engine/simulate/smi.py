@@ -1,7 +1,7 @@
 """The simulated nvidia-smi: a POSIX shell script with one host's answers in it.
 
 A script, because it must run in any container and be readable there. It answers `--query-gpu` (and
-`--query-remapped-rows`, `--query-compute-apps`), `-L`, `--version` and the plain table, refuses what the real one
+`--query-remapped-rows`, `--query-compute-apps`), `-L`, `--version`, `nvlink -s` and the plain table, refuses what the real one
 refuses with the same words, prints everything on stdout, and can hang. It knows nothing else, and says so.
 
     python3 -m tests.engine.simulate.smi h200-good > nvidia-smi
@@ -68,6 +68,7 @@ def render(host: Host, *, cuda_visible: bool = True) -> str:
         ),
         _function("answer_list", instead.get("list") or _say_text(_list(host, gpus))),
         _function("answer_version", instead.get("version") or _say_text(_version(host, cuda))),
+        _function("answer_nvlink", instead.get("nvlink") or _say_text(_nvlink(host, gpus))),
         _function("answer_table", instead.get("table") or _table(host, cuda, gpus, apps)),
         WORKING_PART.read_text(),
     ]
@@ -149,6 +150,19 @@ def _list(host: Host, gpus: Iterable[Mapping[str, str]]) -> str:
         lines.append(f"GPU {gpu['index']}: {gpu['name']} (UUID: {gpu['uuid']})\n")
         for place, (profile, uuid) in enumerate(host.mig.get(gpu["index"], ())):
             lines.append(f"  MIG {profile:<12}Device {place:>2}: (UUID: {uuid})\n")
+    return "".join(lines)
+
+
+def _nvlink(host: Host, gpus: Iterable[Mapping[str, str]]) -> str:
+    """`nvlink -s`. The words for a GPU without links are as remembered, not recorded."""
+    lines = []
+    for gpu in gpus:
+        lines.append(f"GPU {gpu['index']}: {gpu['name']} (UUID: {gpu['uuid']})\n")
+        links = host.nvlink.get(gpu["index"], ())
+        for place, speed in enumerate(links):
+            lines.append(f"\t Link {place}: {'<inactive>' if speed is None else f'{speed:.3f} GB/s'}\n")
+        if not any(links):
+            lines.append("NVML: Unable to retrieve NVLink information as all links are inActive\n")
     return "".join(lines)
 
 

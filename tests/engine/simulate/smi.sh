@@ -5,7 +5,7 @@
 #   valid_gpu, valid_remapped_rows, valid_compute_apps FIELD      whether a field may be asked
 #   key_of FIELD, unit_of KEY                          set key, set unit
 #   gpu_named NAME                                     adds the row of an index, UUID or bus id to chosen_gpus
-#   answer_all, answer_query, answer_list, answer_version, answer_table    say something and end, or do nothing
+#   answer_all, answer_query, answer_list, answer_version, answer_nvlink, answer_table    say something and end, or do nothing
 
 # Text with \n and octal escapes, exit status. Everything goes to stdout, as with the real one.
 say() {
@@ -66,7 +66,13 @@ while [ $# -gt 0 ]; do
         -L | --list-gpus) question=list ;;
         --version) question=version ;;
         --help-query-gpu) question=help ;;
-        -q | -x | -l | nvlink | topo | mig | dmon | pmon) say "torchtap simulation: $1 is not simulated\n" 255 ;;
+        nvlink)
+            case ${2-} in
+                -s | --status) question=nvlink && shift ;;
+                *) say "torchtap simulation: nvlink ${2-} is not simulated\n" 255 ;;
+            esac
+            ;;
+        -q | -x | -l | topo | mig | dmon | pmon) say "torchtap simulation: $1 is not simulated\n" 255 ;;
         *) say "ERROR: Option $1 is not recognized. Please run 'nvidia-smi -h'.\n\n" 255 ;;
     esac
     [ $# -gt 0 ] && shift
@@ -95,5 +101,6 @@ case $question in
     help) answer_help ;;
     list) answer_list ;;
     version) answer_version ;;
+    nvlink) answer_nvlink ;;
     table) answer_table ;;
 esac

@@ -148,6 +148,19 @@ def test_list_is_the_recorded_one(ask, option: str) -> None:
     assert ask("h100-mig-no-instances", option).stdout == recorded(18)[0]
 
 
+def test_links_are_up_down_or_none(ask) -> None:
+    cells = {"gpus": [{"name": "NVIDIA A"}, {"name": "NVIDIA B"}], "nvlink": {"0": [26.562, None]}}
+    done = ask(host("550.163.01", **cells), "nvlink", "-s")
+    gpu = "(UUID: GPU-00000000-0000-0000-0000-00000000000"
+    assert done.stdout.decode().splitlines() == [
+        f"GPU 0: NVIDIA A {gpu}0)",
+        "\t Link 0: 26.562 GB/s",
+        "\t Link 1: <inactive>",
+        f"GPU 1: NVIDIA B {gpu}1)",
+        "NVML: Unable to retrieve NVLink information as all links are inActive",
+    ]
+
+
 def test_cuda_version_reads_not_available_without_libcuda(ask) -> None:
     assert b"CUDA Version: N/A " in ask("h200-good", cuda_visible=False).stdout
     assert b"CUDA Version        : N/A\n" in ask("h200-good", "--version", cuda_visible=False).stdout
@@ -194,7 +207,7 @@ def test_a_gpu_that_is_not_there_is_not_found(ask) -> None:
     assert (done.stdout, done.returncode) == (recorded(36)[0], 6)
 
 
-@pytest.mark.parametrize("arguments", [("-q",), ("nvlink", "-s"), ("-i", "0")])
+@pytest.mark.parametrize("arguments", [("-q",), ("nvlink", "-e"), ("-i", "0")])
 def test_what_is_not_simulated_says_so(ask, arguments: tuple[str, ...]) -> None:
     done = ask("h200-good", *arguments)
     assert b"is not simulated" in done.stdout

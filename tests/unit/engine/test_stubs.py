@@ -44,6 +44,20 @@ def test_libcuda_returns_the_chosen_codes(libraries: Path, tmp_path: Path, code:
     assert ctypes.c_int.in_dll(library, "torchtap_simulated_gpu").value != 0
 
 
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [("804", 804), ("0", 0), ("", 46), ("x", 46)],
+    ids=["a code", "success", "empty", "none"],
+)
+def test_a_process_can_choose_another_code(
+    libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, code: int
+) -> None:
+    """So that one container can stand for many hosts."""
+    monkeypatch.setenv("TORCHTAP_SIMULATED_CUINIT", said)
+    content = stubs.libcuda(libraries, replace(load("h200-good"), cuda_init=46))
+    assert load_library(content, tmp_path, f"libcuda-{said}-{code}.so").cuInit(0) == code
+
+
 def test_libnvidia_ml_returns_the_chosen_codes(libraries: Path, tmp_path: Path) -> None:
     good = load_library(stubs.libnvidia_ml(libraries, load("h100x8"), 8), tmp_path, "good.so")
     count, text = ctypes.c_uint(0), ctypes.create_string_buffer(80)

@@ -1,7 +1,7 @@
 /* Stand-in for NVIDIA's libcuda.so.1: it loads, answers cuInit with a chosen code, and has no devices.
  *
  * Freestanding: no libc, so that it loads into any process. Compiled once; stubs.py writes each host's values into
- * `settings`. The symbol torchtap_simulated_gpu tells whoever asks that this is no GPU.
+ * `settings`; the variable TORCHTAP_SIMULATED_CUINIT of a process wins over its code. The symbol torchtap_simulated_gpu tells whoever asks that this is no GPU.
  */
 typedef int CUresult;
 
@@ -34,10 +34,27 @@ static void wait_for_ever(void) {
     }
 }
 
+/* The code of this process: that of its environment, else the host's. */
+extern char **environ __attribute__((weak)); /* libc's, where the process has one */
+
+static int code(void) {
+    static const char name[] = "TORCHTAP_SIMULATED_CUINIT=";
+    for (char **entry = &environ ? environ : 0; entry && *entry; entry++) {
+        const char *wanted = name, *text = *entry;
+        while (*wanted && *wanted == *text) wanted++, text++;
+        if (*wanted || *text < '0' || *text > '9') continue;
+        int number = 0;
+        while (*text >= '0' && *text <= '9') number = 10 * number + *text++ - '0';
+        return number;
+    }
+    return settings.cu_init;
+}
+
 EXPORT CUresult cuInit(unsigned flags) {
     (void)flags;
-    if (settings.cu_init == -1) wait_for_ever();
-    return settings.cu_init;
+    int result = code();
+    if (result == -1) wait_for_ever();
+    return result;
 }
 
 EXPORT CUresult cuDriverGetVersion(int *version) {
@@ -48,7 +65,7 @@ EXPORT CUresult cuDriverGetVersion(int *version) {
 /* None: so torch.cuda.is_available() stays False, and nothing tries to compute on a GPU that is not there. */
 EXPORT CUresult cuDeviceGetCount(int *count) {
     *count = 0;
-    return settings.cu_init == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+    return code() == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 /* Stands for every other function of the driver. */
