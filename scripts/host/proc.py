@@ -176,8 +176,7 @@ def foreground(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> int:
             child.send_signal(number)
 
     # A handler of ours, not SIG_IGN: the child would inherit that.
-    wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
-    before = {number: signal.signal(number, hear) for number in wanted}
+    before = {number: signal.signal(number, hear) for number in numbers}
     try:
         child = subprocess.Popen([str(word) for word in argv], env=dict(env))
         rc = child.wait()

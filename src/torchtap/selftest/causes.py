@@ -723,6 +723,124 @@ CAUSES: dict[str, Cause] = {
         do="Right in Torchtap's own tests; anywhere else, remove that libcuda from the loader path",
         paste="ldconfig -p | grep libcuda",
     ),
+    # ---- Level full: memory, speed ----------------------------------------------------------------------------
+    "memory_wrong": Cause(
+        says="{gpus}: memory does not give back what was written: {wrong} of {checked} numbers differ ({pattern})",
+        remedy=Remedy.REPLACE_GPU,
+        do="Stop using it. Power-cycle the host and run again; if it returns, replace the GPU",
+        paste="torchtap selftest --only gpu.memory",
+    ),
+    "memory_held": Cause(
+        says="{gpus}: only {tested} of memory could be tested, because another process holds the rest",
+        remedy=Remedy.FREE_GPU,
+        do="End the process that holds it, then run again",
+        paste="nvidia-smi",
+    ),
+    "bandwidth_low": Cause(
+        says="{gpus}: memory is slower than this kind of GPU should be: {worst} ({limit} is expected)",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="See that nothing else uses it and that its clocks are free; if it stays, the GPU is in doubt",
+        paste="nvidia-smi -q -d CLOCK,PERFORMANCE -i {index}",
+    ),
+    "transfer_low": Cause(
+        says="{gpus}: copies between host and GPU are slow: {worst} of its PCIe link ({limit} is expected)",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Often a CPU that is busy or far from the GPU (NUMA), or a PCIe switch that several GPUs share",
+        paste="nvidia-smi topo -m",
+    ),
+    "speed_low": Cause(
+        says="{gpus}: matrix products are slower than this kind of GPU should be: {worst} ({limit} is expected)",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Compare power limit, clocks and temperature with what its data sheet says",
+        paste="nvidia-smi -q -d POWER,CLOCK,PERFORMANCE -i {index}",
+    ),
+    "clocks_low": Cause(
+        says="{gpus}: clocks stay low under load ({clock}), and the driver gives no reason",
+        remedy=Remedy.CONFIGURE_GPU,
+        do="A clock that somebody locked is the usual reason. On the host, free it",
+        paste="sudo nvidia-smi -i {index} --reset-gpu-clocks",
+    ),
+    "slower_than_equals": Cause(
+        says="{gpus}: {worst} ({limit} is allowed)",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Compare power limit, clocks and temperature with those of the other GPUs; then swap slots",
+        paste="nvidia-smi -q -d POWER,CLOCK,TEMPERATURE",
+    ),
+    # ---- Level full: several GPUs -----------------------------------------------------------------------------
+    "peer_copy_wrong": Cause(
+        says="copies between GPUs arrive changed ({pairs}): {wrong} of {checked} numbers differ",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="The IOMMU or PCIe access control (ACS) redirects what GPUs send each other: switch them off in the BIOS or "
+        "with iommu=pt. Until then",
+        paste="export NCCL_P2P_DISABLE=1",
+    ),
+    "nccl_wrong": Cause(
+        says="a sum over all GPUs through NCCL is wrong: {wrong} of {checked} values differ",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="Look at the copies between pairs first; then try without direct copies",
+        paste="NCCL_P2P_DISABLE=1 torchtap selftest --only gpu.nccl",
+    ),
+    "nccl_shm": Cause(
+        says="NCCL finds no room in /dev/shm",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Recreate the container with more shared memory (Kubernetes: an emptyDir of medium Memory)",
+        paste="docker run --gpus all --shm-size 8g IMAGE",
+    ),
+    "nccl_slow": Cause(
+        says="NCCL is slow over these GPUs: {bus_gb_s} GB/s on the bus ({limit} is what a PCIe 3.0 x8 path gives)",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="See which way it takes",
+        paste="nvidia-smi topo -m",
+    ),
+    "nccl_failed": Cause(
+        says="NCCL fails over these GPUs: {error}",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="Its own words say more",
+        paste="NCCL_DEBUG=INFO torchtap selftest --only gpu.nccl",
+    ),
+    # ---- Level full: training ---------------------------------------------------------------------------------
+    "workers_without_room": Cause(
+        says="DataLoader workers find no room in /dev/shm ({room}), and the training waits for ever or is killed",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Recreate the container with more shared memory. Until then num_workers=0, or smaller batches",
+        paste="docker run --gpus all --shm-size 8g IMAGE",
+    ),
+    "workers_wrong": Cause(
+        says="batches come from DataLoader workers changed: {wrong} of {checked} values differ",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Test the host's memory",
+        paste="sudo dmesg | grep -iE 'mce|edac|memory'",
+    ),
+    "workers_failed": Cause(
+        says="DataLoader workers fail: {error}",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="A limit on processes or memory is the usual reason; the evidence in --json has the workers' own words",
+        paste="ulimit -a; free -g",
+    ),
+    "compiler_missing": Cause(
+        says="torch.compile cannot be used: no C++ compiler ({error})",
+        remedy=Remedy.FIX_IMAGE,
+        do="Everything else works. Install one",
+        paste="sudo apt-get install g++",
+    ),
+    "python_headers_missing": Cause(
+        says="torch.compile cannot be used: Python's headers are not installed ({error})",
+        remedy=Remedy.FIX_IMAGE,
+        do="Everything else works. Install the headers of this Python",
+        paste="sudo apt-get install python3-dev",
+    ),
+    "triton_missing": Cause(
+        says="torch.compile cannot be used on GPUs: Triton is not installed ({error})",
+        remedy=Remedy.REINSTALL_TORCH,
+        do="Everything else works. Install PyTorch again, with what belongs to it",
+        paste="python -m pip install --force-reinstall torch",
+    ),
+    "compile_failed": Cause(
+        says="torch.compile fails: {error}",
+        remedy=Remedy.REINSTALL_TORCH,
+        do="See that compiler and Triton belong to this PyTorch; the evidence in --json has the whole error",
+        paste="python -m torch.utils.collect_env",
+    ),
     # ---- The self-test itself ----------------------------------------------------------------------------------
     "child_crashed": Cause(
         says="the test process was ended by {signal} while it ran {step}",

@@ -69,6 +69,7 @@ SKIP_REASONS: dict[str, str] = {
     "not_permitted": "not permitted: this user may not read it, as in a container with one MIG instance",
     "log_closed": "the kernel log cannot be read here; on the host: sudo dmesg -T | grep -iE 'nvrm|xid'",
     "not_applicable": "does not apply here",
+    "no_reference": "measured, but not judged: no reference for {names}",
 }
 
 

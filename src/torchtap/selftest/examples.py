@@ -97,6 +97,15 @@ GOOD_STEPS: Mapping[str, Mapping[str, object]] = {
     },
     "torch.cudnn": {"version": 92400, "files": []},
     "cpu.matmul": {"gpus": [{"index": -1, "checked": 262144, "wrong": 0}]},
+    "host.workers": {
+        "workers": 4,
+        "needed_mib": 192,
+        "shm_mib": 8192,
+        "shm_free_mib": 8192,
+        "checked": 75497472,
+        "wrong": 0,
+        "error": None,
+    },
     "nodes": {"nodes": {f"/dev/{name}": "ok" for name in _NODES}},
     "cuda.library": {
         "found": True,
@@ -107,10 +116,61 @@ GOOD_STEPS: Mapping[str, Mapping[str, object]] = {
     },
     "cuda.init": {"code": 0, "name": "CUDA_SUCCESS", "cuda": "13.1", "count": 1},
     "cpu.rnn": {"gpus": [{"index": -1, "checked": 8320, "wrong": 0}]},
-    "torch.cuda": {"gpus": [{"index": 0, "name": "NVIDIA H200", "capability": "9.0", "memory_mib": 143156}]},
+    "torch.cuda": {
+        "gpus": [
+            {
+                "index": 0,
+                "name": "NVIDIA H200",
+                "capability": "9.0",
+                "memory_mib": 143156,
+                "uuid": "GPU-11111111-2222-3333-4444-555555555500",
+                "bus_id": "00000000:41:00.0",
+            }
+        ]
+    },
     "gpu.matmul": {"gpus": [{"index": 0, "checked": 524288, "wrong": 0}]},
     "gpu.cudnn": {"gpus": [{"index": 0, "checked": 18432, "wrong": 0}]},
     "gpu.rnn": {"gpus": [{"index": 0, "checked": 8320, "wrong": 0}]},
+    # One H200 was measured at these rates (769 to 798 TFLOP/s in bf16, 4300 GB/s); the other numbers are made up.
+    "gpu.memory": {
+        "gpus": [
+            {
+                "index": 0,
+                "total_mib": 143156,
+                "integrated": False,
+                "tested_mib": 128000,
+                "checked": 100663296000,
+                "wrong": 0,
+                "worst": None,
+            }
+        ]
+    },
+    "gpu.bandwidth": {"gpus": [{"index": 0, "gb_s": 4312.0}]},
+    "gpu.transfer": {
+        "gpus": [{"index": 0, "to_gpu": 55.1, "from_gpu": 54.9, "pcie_gen": 5, "pcie_width": 16}]
+    },
+    "gpu.speed": {
+        "gpus": [
+            {
+                "index": 0,
+                "size": 8192,
+                "checked": 32768,
+                "wrong": 0,
+                "tflops": {"fp32": 51.2, "tf32": 401.0, "fp16": 742.0, "bf16": 781.0},
+                "sm_mhz": 1830,
+                "max_sm_mhz": 1980,
+                "reasons": 4,
+            }
+        ]
+    },
+    "gpu.recurrent": {
+        "gpus": [
+            {"index": 0, "what": what, "checked": 175104, "wrong": 0}
+            for what in ("LSTM fp32", "LSTM amp", "GRU fp32", "GRU amp")
+        ]
+    },
+    "gpu.compile": {"gpus": [{"index": 0, "checked": 256, "wrong": 0}]},
+    "cpu.compile": {"gpus": [{"index": -1, "checked": 256, "wrong": 0}]},
 }
 
 

@@ -80,7 +80,7 @@ BURN_MINUTES = 10.0
 # Half a minute is about 30 readings of nvidia-smi, the least that a share of 5 % can be told from. A week is enough.
 BURN_MINUTES_RANGE = (0.5, 10_080.0)
 
-# -- Many hosts side by side (--merge) ---------------------------------------------------------------------------
+# -- GPUs of one kind, in one host or in many (--merge) ----------------------------------------------------------
 # Below the median of equal GPUs, as a fraction. Equal GPUs differ by a few per cent (power limit, temperature); a GPU
 # that lacks a tenth is worth a look, one that lacks a quarter is broken or throttled. Chosen, not measured here: no
 # fleet was available.
@@ -88,3 +88,46 @@ SLOWER_WARN = 0.10
 SLOWER_FAIL = 0.25
 # Of two, the median lies in the middle of both: neither can be an outlier.
 MEDIAN_LEAST_GPUS = 3
+
+# -- Level full ----------------------------------------------------------------------------------------------
+# A step that goes through all memory, or computes at full speed, on up to 8 GPUs one after another: seconds on an H200,
+# about a minute on a slow GPU with much memory. The limit is ten times that, so that it means a hang.
+STEP_LONG_S = 600.0
+# torch.compile with an empty cache: 10 s to a minute on a busy machine (measured: 47 s beside a full CI run).
+STEP_COMPILE_S = 300.0
+# Products of matrices whose rows hold this many entries of 1 and -1: every sum is at most 256, exact in bf16.
+LARGE_PRODUCT_TERMS = 256
+PRODUCT_SIZE = 8192
+SMALL_PRODUCT_SIZE = 4096
+SMALL_GPU_BYTES = 8 << 30
+# Of the memory that is free; the rest, and at least this much, is left for kernels and for comparing.
+MEMORY_SHARE = 0.9
+MEMORY_LEFT_BYTES = 768 << 20
+SHARED_MEMORY_SHARE = 0.5  # of a GPU that has no memory of its own (GB10, Jetson)
+# Less than this share of all memory tested is told: another process holds the rest.
+MEMORY_TESTED_WARN = 0.5
+COPY_BYTES = 1 << 30
+TRANSFER_BYTES = 256 << 20
+PEER_BYTES = 64 << 20
+NCCL_BYTES = 256 << 20
+NCCL_SILENCE_S = 120
+# LSTM and GRU in bf16 or fp16 against fp32: bf16 keeps 8 bits, errors grow over 20 steps and two layers (measured on
+# the CPU: 0.02 of the largest value).
+AMP_TOLERANCE = 0.1
+# Two batches a worker are under way: 192 MiB, three times Docker's default /dev/shm.
+WORKERS = 4
+WORKER_BATCH_BYTES = 24 << 20
+WORKERS_SILENCE_S = 60  # a worker that is not forked imports torch first
+
+# Shares of a reference (references.py). Measured: 73 to 87 % of the dense bf16 peak over eight kinds of data-centre GPU
+# (stas00/ml-engineering); one H200 copies at 90 %. DCGM's own minima of bandwidth are 51 to 68 %.
+BANDWIDTH_WARN, BANDWIDTH_FAIL = 0.70, 0.50
+SPEED_WARN, SPEED_FAIL = 0.60, 0.45
+TRANSFER_WARN, TRANSFER_FAIL = 0.70, 0.50
+# GB/s of one lane in one direction by PCIe generation, after its line code (PCI-SIG: 2.5, 5, 8, 16, 32 GT/s; 64 GT/s
+# with flits, unverified).
+PCIE_LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+# Of the highest clock, under load.
+CLOCK_WARN = 0.80
+# NCCL's bus bandwidth in GB/s: what every PCIe 3.0 x8 path reaches. Unverified: only warned about.
+NCCL_WARN_GB_S = 5.0

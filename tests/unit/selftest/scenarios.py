@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.child.steps import STEPS
@@ -22,7 +23,7 @@ from torchtap.selftest.examples import (
     good,
     smi_answers,
 )
-from torchtap.selftest.facts import Facts, SmiFacts
+from torchtap.selftest.facts import Facts, SmiFacts, Step, StepState
 from torchtap.selftest.host import Host, PciGpu
 from torchtap.selftest.kernel_log import read_text
 from torchtap.selftest.manifest import Manifest
@@ -88,6 +89,50 @@ def error(step: str, text: str) -> Facts:
     return replace(good(), child=read_lines(Answer(command=("child",), text=said, rc=0)))
 
 
+def together(count: int, **changes: Mapping[str, object] | None) -> dict[str, Mapping[str, object]]:
+    """The good steps of a host with this many GPUs: copies between each pair, and NCCL."""
+    merged = dict(steps(**changes))
+    if count > 1:
+        pairs = [
+            {"from": one, "to": other, "access": True, "checked": 8388608, "wrong": 0, "gb_s": 240.5}
+            for one in range(count)
+            for other in range(count)
+            if one != other
+        ]
+        merged["gpu.peers"] = {"gpus": pairs}
+        merged["gpu.nccl"] = {"count": count, "checked": count * 67108864, "wrong": 0, "bus_gb_s": 310.4}
+    return merged
+
+
+def two(**changes: Mapping[str, object]) -> Facts:
+    """Two H200; the values of steps changed."""
+    facts = rows({}, {})
+    assert facts.child is not None
+    values = {name: step.value for name, step in facts.child.steps.items()}
+    for name, change in changes.items():
+        values[name.replace("__", ".")] = {**values[name.replace("__", ".")], **change}
+    return replace(facts, child=read_lines(child_answer(values)))
+
+
+def good_records(step: str) -> list[dict[str, Any]]:
+    """What a step says of each GPU, on a good host."""
+    records = GOOD_STEPS[step]["gpus"]
+    assert isinstance(records, list)
+    return records
+
+
+def each(step: str, *changes: Mapping[str, object]) -> dict[str, object]:
+    """One record a GPU, like the good one with values changed."""
+    (record,) = good_records(step)
+    return {"gpus": [{**record, "index": n, **change} for n, change in enumerate(changes)]}
+
+
+def speeds(**rates: float) -> dict[str, object]:
+    """The good rates with some changed."""
+    (record,) = good_records("gpu.speed")
+    return {"tflops": {**record["tflops"], **rates}}
+
+
 def rows(*changes: Mapping[str, str]) -> Facts:
     gpus = [
         {**H200, "index": str(n), "uuid": f"{H200['uuid'][:-1]}{n}", **change}
@@ -95,9 +140,19 @@ def rows(*changes: Mapping[str, str]) -> Facts:
     ]
     count = len(gpus)
     seen = [
-        {"index": n, "name": "NVIDIA H200", "capability": "9.0", "memory_mib": 143156} for n in range(count)
+        {
+            "index": n,
+            "name": "NVIDIA H200",
+            "capability": "9.0",
+            "memory_mib": 143156,
+            "uuid": gpu["uuid"],
+            "bus_id": None,
+        }
+        for n, gpu in enumerate(gpus)
     ]
-    answered = child(torch__cuda={"gpus": seen}).child
+    answered = replace(
+        good(), child=read_lines(child_answer(together(count, torch__cuda={"gpus": seen})))
+    ).child
     return replace(good(), smi=smi_answers(gpus), child=answered)
 
 
@@ -187,6 +242,14 @@ def gpu(check: str, **values: object) -> Facts:
     return replace(good(), child=read_lines(child_answer({**GOOD_STEPS, check: changed})))
 
 
+def failing(step: str, text: str) -> Facts:
+    """Two GPUs, and a step that ended in an exception."""
+    facts = two()
+    assert facts.child is not None
+    bad = Step(name=step, state=StepState.ERROR, error=text)
+    return replace(facts, child=replace(facts.child, steps={**facts.child.steps, step: bad}))
+
+
 NO_UVM = replace(HOST, nodes=tuple(node for node in HOST.nodes if "uvm" not in node.path))
 OFF_BUS = "Unable to determine the device handle for GPU0000:5E:00.0: Unknown Error"
 ARCH = {"gpus": [{"index": 0, "name": "Tesla V100-SXM2-16GB", "capability": "7.0", "memory_mib": 16160}]}
@@ -249,7 +312,7 @@ SCENARIOS = [
     Scenario(
         "nvidia-smi hangs",
         replace(
-            child(nodes=None, cuda__init=None, cpu__rnn=None, torch__cuda=None),
+            child(nodes=None, cuda__init=None, cpu__rnn=None, torch__cuda=None, cpu__compile=None),
             smi=asked(Answer(command=("nvidia-smi",), timed_out=True, seconds=20.0, stuck_pid=4711)),
         ),
         "driver.smi",
@@ -730,6 +793,176 @@ SCENARIOS = [
     Scenario("a bad CPU", gpu("cpu.matmul", wrong=1, index=-1), "cpu.matmul", "fail", "wrong_numbers_cpu"),
     Scenario(
         "no LSTM on the CPU", error("cpu.rnn", "RuntimeError: odd"), "cpu.rnn", "fail", "computation_failed"
+    ),
+    # level full
+    Scenario(
+        "memory that forgets",
+        two(gpu__memory=each("gpu.memory", {}, {"wrong": 3, "worst": "address"})),
+        "gpu.memory",
+        "fail",
+        "memory_wrong",
+    ),
+    Scenario(
+        "memory held by another",
+        child(gpu__memory=each("gpu.memory", {"tested_mib": 20000})),
+        "gpu.memory",
+        "warn",
+        "memory_held",
+    ),
+    Scenario(
+        "no memory left to test",
+        child(gpu__memory=each("gpu.memory", {"tested_mib": 0, "checked": 0})),
+        "gpu.memory",
+        "fail",
+        "gpu_memory_full",
+    ),
+    Scenario(
+        "slow memory",
+        child(gpu__bandwidth=each("gpu.bandwidth", {"gb_s": 2900.0})),
+        "gpu.bandwidth",
+        "warn",
+        "bandwidth_low",
+    ),
+    Scenario(
+        "very slow memory",
+        child(gpu__bandwidth=each("gpu.bandwidth", {"gb_s": 1200.0})),
+        "gpu.bandwidth",
+        "fail",
+        "bandwidth_low",
+    ),
+    Scenario(
+        "a slow link",
+        child(gpu__transfer=each("gpu.transfer", {"from_gpu": 12.0})),
+        "gpu.transfer",
+        "fail",
+        "transfer_low",
+    ),
+    Scenario(
+        "heat under load",
+        child(gpu__speed=each("gpu.speed", {"reasons": 0x40, "sm_mhz": 900})),
+        "gpu.throttle",
+        "fail",
+        "thermal_slowdown",
+    ),
+    Scenario(
+        "a locked clock",
+        child(gpu__speed=each("gpu.speed", {"reasons": 0, "sm_mhz": 1200})),
+        "gpu.throttle",
+        "warn",
+        "clocks_low",
+    ),
+    Scenario(
+        "slow products",
+        child(gpu__speed=each("gpu.speed", speeds(bf16=500.0))),
+        "gpu.speed",
+        "warn",
+        "speed_low",
+    ),
+    Scenario(
+        "large products wrong",
+        child(gpu__speed=each("gpu.speed", {"wrong": 1})),
+        "gpu.speed",
+        "fail",
+        "wrong_numbers",
+    ),
+    Scenario(
+        "one of two is slower",
+        two(gpu__bandwidth=each("gpu.bandwidth", {}, {"gb_s": 3500.0})),
+        "gpu.equals",
+        "warn",
+        "slower_than_equals",
+    ),
+    Scenario(
+        "GRU differs",
+        gpu("gpu.recurrent", wrong=2, what="GRU amp"),
+        "gpu.recurrent",
+        "fail",
+        "rnn_differs",
+    ),
+    Scenario(
+        "copies between GPUs arrive changed",
+        two(
+            gpu__peers={"gpus": [{"from": 0, "to": 1, "access": True, "checked": 8, "wrong": 3, "gb_s": 3.0}]}
+        ),
+        "gpu.peers",
+        "fail",
+        "peer_copy_wrong",
+    ),
+    Scenario("a wrong sum", two(gpu__nccl={"wrong": 1}), "gpu.nccl", "fail", "nccl_wrong"),
+    Scenario("a slow NCCL", two(gpu__nccl={"bus_gb_s": 1.5}), "gpu.nccl", "warn", "nccl_slow"),
+    Scenario(
+        "NCCL fails",
+        failing("gpu.nccl", "RuntimeError: ncclSystemError: System call failed"),
+        "gpu.nccl",
+        "fail",
+        "nccl_failed",
+    ),
+    Scenario(
+        "NCCL without room",
+        failing(
+            "gpu.nccl",
+            "RuntimeError: Error while creating shared memory segment /dev/shm/nccl-x1 (size 9637888), "
+            "error: No space left on device (28)",
+        ),
+        "gpu.nccl",
+        "fail",
+        "nccl_shm",
+    ),
+    Scenario(
+        "workers without room",
+        child(
+            host__workers={
+                "shm_mib": 64,
+                "shm_free_mib": 64,
+                "checked": 0,
+                "error": "DataLoader timed out after 60 seconds",
+            }
+        ),
+        "host.workers",
+        "warn",
+        "workers_without_room",
+    ),
+    Scenario(
+        "workers that cannot be started",
+        child(host__workers={"checked": 0, "error": "[Errno 11] Resource temporarily unavailable"}),
+        "host.workers",
+        "fail",
+        "workers_failed",
+    ),
+    Scenario("changed batches", child(host__workers={"wrong": 4}), "host.workers", "fail", "workers_wrong"),
+    Scenario(
+        "no compiler",
+        error(
+            "cpu.compile",
+            "InductorError: InvalidCxxCompiler: No working C++ compiler found in "
+            "torch._inductor.config.cpp.cxx: (None, 'g++')",
+        ),
+        "torch.compile",
+        "warn",
+        "compiler_missing",
+    ),
+    Scenario(
+        "no headers of Python",
+        error(
+            "gpu.compile", "CalledProcessError: main.c:4:10: fatal error: Python.h: No such file or directory"
+        ),
+        "gpu.compile",
+        "warn",
+        "python_headers_missing",
+    ),
+    Scenario(
+        "no Triton",
+        error("gpu.compile", "TritonMissing: Cannot find a working triton installation."),
+        "gpu.compile",
+        "warn",
+        "triton_missing",
+    ),
+    Scenario(
+        "compiling fails",
+        error("gpu.compile", "InductorError: AssertionError: odd"),
+        "gpu.compile",
+        "fail",
+        "compile_failed",
     ),
     # the process
     Scenario(

@@ -154,10 +154,19 @@ def test_without_a_gpu_by_design_only_the_rest_counts():
     said = results(replace(bare(), device=Device.CPU))
     by_status = {status: [each.id for each in said.values() if each.status is status] for status in Status}
     assert by_status[Status.PASS] == [
-        *("torch.build", "torch.cudnn", "cpu.matmul", "cpu.rnn", "host.shm", "host.limits")
+        *(
+            "torch.build",
+            "torch.cudnn",
+            "cpu.matmul",
+            "cpu.rnn",
+            "host.shm",
+            "host.limits",
+            "host.workers",
+            "torch.compile",
+        )
     ]
     assert {said[name].cause_id for name in by_status[Status.SKIP]} == {"by_design"}
-    assert len(by_status[Status.SKIP]) == len(CHECKS) - 6
+    assert len(by_status[Status.SKIP]) == len(CHECKS) - 8
 
 
 def test_a_cpu_wheel_by_design_passes():

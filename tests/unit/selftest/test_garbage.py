@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.selftest.scenarios import good_records
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.examples import GOOD_STEPS, H200, HOST, child_answer, good, smi_answers
 from torchtap.selftest.facts import Facts
@@ -139,7 +140,7 @@ def test_one_garbled_value_of_one_step_is_noticed(step: str, data: st.DataObject
     deciding = {
         key
         for key in GOOD_STEPS[step]
-        if key not in ("file", "files", "name", "error", "nvml_path", "memory_mib")
+        if key not in ("file", "files", "name", "error", "nvml_path", "memory_mib", "shm_mib", "shm_free_mib")
     }
     key = data.draw(st.sampled_from(sorted(deciding)))
     good_value = GOOD_STEPS[step][key]
@@ -207,3 +208,37 @@ def test_a_garbled_manifest_is_never_agreed_with(tmp_path_factory: pytest.TempPa
     assert manifest is not None
     assert manifest.error
     assert "torch.build" not in passes(replace(good(), manifest=manifest))
+
+
+# Check -> the step it reads, and the values of one record that it decides by.
+MEASURING = {
+    "gpu.memory": ("gpu.memory", ("index", "total_mib", "tested_mib", "checked", "wrong")),
+    "gpu.bandwidth": ("gpu.bandwidth", ("index", "gb_s")),
+    "gpu.transfer": ("gpu.transfer", ("index", "to_gpu", "from_gpu", "pcie_gen", "pcie_width")),
+    "gpu.throttle": ("gpu.speed", ("index", "sm_mhz", "max_sm_mhz", "reasons")),
+    "gpu.speed": ("gpu.speed", ("index", "checked", "wrong", "tflops")),
+    "gpu.recurrent": ("gpu.recurrent", ("index", "checked", "wrong")),
+    "gpu.compile": ("gpu.compile", ("index", "checked", "wrong")),
+    "torch.compile": ("cpu.compile", ("index", "checked", "wrong")),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(check=st.sampled_from(sorted(MEASURING)), data=st.data())
+def test_one_garbled_value_of_one_gpu_is_no_pass(check: str, data: st.DataObject):
+    """Of every measuring check: of another type, without a value, negative, zero or not finite."""
+    step, keys = MEASURING[check]
+    key = data.draw(st.sampled_from(keys))
+    first, *others = good_records(step)
+    of_another_type = JSON.filter(
+        lambda value: type(value) is not type(first[key]) and type(value) is not float
+    )
+    bad = [float("nan"), float("inf"), *([] if key == "index" else [-1])]
+    bad += [] if key in ("index", "wrong", "reasons") else [0]
+    garbage = data.draw(st.one_of(of_another_type, st.sampled_from(bad)))
+    if garbage is None and key == "reasons":  # the driver does not tell it: then the clocks decide
+        return
+    if isinstance(first[key], float) and isinstance(garbage, int) and garbage > 0:
+        return
+    changed = {**GOOD_STEPS, step: {"gpus": [{**first, key: garbage}, *others]}}
+    assert check not in passes(replace(good(), child=read_lines(child_answer(changed))))

@@ -13,8 +13,12 @@ from torchtap.selftest.checks import (
     gpu,
     host,
     kernel,
+    memory,
     sharing,
+    speed,
+    together,
     torch_build,
+    training,
 )
 
 CHECKS: tuple[Check, ...] = (
@@ -28,9 +32,14 @@ CHECKS: tuple[Check, ...] = (
     *equals.CHECKS,
     *kernel.CHECKS,
     *host.CHECKS,
+    *training.CPU_CHECKS,
     *cuda.CHECKS,
     sharing.VISIBLE,
     *gpu.COMPUTE_CHECKS,
+    *memory.CHECKS,
+    *speed.CHECKS,
+    *training.GPU_CHECKS,
+    *together.CHECKS,
 )
 
 __all__ = ["CHECKS"]

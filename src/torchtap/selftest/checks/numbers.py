@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchtap.selftest.check import Judged, UnreadableError, failed, passed
+from torchtap.selftest.checks.which import numbering
 from torchtap.selftest.facts import Facts
-from torchtap.selftest.words import count, name_gpus
+from torchtap.selftest.words import count
 
 
 def compared(step_name: str, cause: str) -> Callable[[Facts], Judged]:
@@ -27,13 +28,18 @@ def compared(step_name: str, cause: str) -> Callable[[Facts], Judged]:
         where = f" on {count(len(on_gpus), 'GPU')}" if on_gpus else ""
         if not wrong:
             return passed(f"{count(checked, 'value')} right{where}", checked=checked, wrong=0)
+        if on_gpus:
+            numbers = numbering(facts)
+            names, first = numbers.name(bad), numbers.index(bad[0])
+        else:
+            names, first = "the CPU", -1
         return failed(
             cause,
             f"{wrong:,} of {count(checked, 'value')} wrong{where}",
             checked=f"{checked:,}",
             wrong=f"{wrong:,}",
-            gpus=name_gpus(bad),
-            index=bad[0],
+            gpus=names,
+            index=first,
             check=step_name,
         )
 

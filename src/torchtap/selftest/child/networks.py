@@ -24,15 +24,15 @@ def _lstm(device: torch.device) -> tuple[torch.nn.LSTM, torch.Tensor]:
     return lstm, torch.randn(10, 4, 16).to(device)
 
 
-def _forward_backward(
-    lstm: torch.nn.LSTM, batch: torch.Tensor, run: Callable[[torch.Tensor], torch.Tensor]
+def forward_backward(
+    network: torch.nn.Module, batch: torch.Tensor, run: Callable[[torch.Tensor], torch.Tensor]
 ) -> list[torch.Tensor]:
     """The outputs, then the gradients of the input and of every weight. Clears gradients that were there."""
-    lstm.zero_grad(set_to_none=True)
+    network.zero_grad(set_to_none=True)
     inputs = batch.detach().clone().requires_grad_()
     outputs = run(inputs)
     outputs.square().sum().backward()  # type: ignore[no-untyped-call]
-    gradients = [inputs.grad, *(weight.grad for weight in lstm.parameters())]
+    gradients = [inputs.grad, *(weight.grad for weight in network.parameters())]
     return [outputs.detach(), *(gradient for gradient in gradients if gradient is not None)]
 
 
@@ -40,8 +40,8 @@ def lstm_and_formula(device: torch.device) -> tuple[list[torch.Tensor], list[tor
     """Outputs and gradients of torch's LSTM on the device; and of its formula."""
     lstm, batch = _lstm(device)
     return (
-        _forward_backward(lstm, batch, lambda inputs: lstm(inputs)[0]),
-        _forward_backward(lstm, batch, lambda inputs: _formula(lstm, inputs)),
+        forward_backward(lstm, batch, lambda inputs: lstm(inputs)[0]),
+        forward_backward(lstm, batch, lambda inputs: _formula(lstm, inputs)),
     )
 
 
@@ -66,5 +66,5 @@ def lstm_with_and_without_cudnn(device: torch.device) -> tuple[list[torch.Tensor
     for enabled in (True, False):
         # TF32 off: with it, the two would differ by rounding alone.
         with torch.backends.cudnn.flags(enabled=enabled, allow_tf32=False):
-            both.append(_forward_backward(lstm, batch, lambda inputs: lstm(inputs)[0]))
+            both.append(forward_backward(lstm, batch, lambda inputs: lstm(inputs)[0]))
     return both[0], both[1]

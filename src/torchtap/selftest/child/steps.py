@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from torchtap.selftest.limits import STEP_SHORT_S, STEP_START_S
+from torchtap.selftest.limits import STEP_COMPILE_S, STEP_LONG_S, STEP_SHORT_S, STEP_START_S
 from torchtap.selftest.status import Level
 
 
@@ -25,6 +25,20 @@ class StepPlan:
     level: Level = Level.QUICK  # from which level on it runs
     timeout_s: float  # without an end after this long, it hangs
     doing: str = ""  # what is said to a person while it runs; empty: too short to say anything
+
+
+def _long(name: str, does: str, doing: str) -> StepPlan:
+    """A step of level full that goes through every GPU."""
+    return StepPlan(
+        name=name,
+        does=does,
+        after=("torch.cuda",),
+        on_gpu=True,
+        asks_driver=True,
+        level=Level.FULL,
+        timeout_s=STEP_LONG_S,
+        doing=doing,
+    )
 
 
 # In this order: what leaves the driver alone comes first, so that a crash of the driver does not take it away. An LSTM
@@ -45,6 +59,14 @@ _PLANS = (
         after=("torch.import",),
         timeout_s=STEP_SHORT_S,
         doing="computing on the CPU",
+    ),
+    StepPlan(
+        name="host.workers",
+        does="workers.host_workers",
+        after=("torch.import",),
+        level=Level.FULL,
+        timeout_s=STEP_COMPILE_S,
+        doing="handing batches over from workers",
     ),
     StepPlan(
         name="nodes",
@@ -106,6 +128,24 @@ _PLANS = (
         asks_driver=True,
         timeout_s=STEP_START_S,
         doing="testing an LSTM on the GPU",
+    ),
+    _long("gpu.memory", "memory.gpu_memory", "writing and reading all GPU memory"),
+    _long("gpu.bandwidth", "speed.gpu_bandwidth", "copying within the GPU"),
+    _long("gpu.transfer", "speed.gpu_transfer", "copying between host and GPU"),
+    _long("gpu.speed", "speed.gpu_speed", "multiplying large matrices"),
+    _long("gpu.recurrent", "recurrent.gpu_recurrent", "training LSTM and GRU"),
+    _long("gpu.peers", "together.gpu_peers", "copying between GPUs"),
+    _long("gpu.nccl", "together.gpu_nccl", "adding up over all GPUs"),
+    _long("gpu.compile", "compiling.gpu_compile", "compiling for the GPU"),
+    # Last of all: it asks the driver, and a slow compiler must not take a GPU's tests away.
+    StepPlan(
+        name="cpu.compile",
+        does="compiling.cpu_compile",
+        after=("torch.import",),
+        asks_driver=True,
+        level=Level.FULL,
+        timeout_s=STEP_COMPILE_S,
+        doing="compiling for the CPU",
     ),
 )
 STEPS: dict[str, StepPlan] = {plan.name: plan for plan in _PLANS}

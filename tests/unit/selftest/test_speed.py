@@ -1,0 +1,143 @@
+"""Rates: judged where there is something to judge by, told where there is not; and which GPU is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.selftest.scenarios import child, each, env, rows, speeds, two
+from torchtap.selftest.checks import CHECKS
+from torchtap.selftest.checks.which import numbering
+from torchtap.selftest.examples import H200, good, smi_answers
+from torchtap.selftest.facts import Facts
+from torchtap.selftest.result import Result
+from torchtap.selftest.runner import judge_all
+from torchtap.selftest.status import Status, worst
+
+
+def results(facts: Facts) -> dict[str, Result]:
+    return {result.id: result for result in judge_all(CHECKS, facts)}
+
+
+def named(name: str, memory_mib: int = 16000, **changes: Mapping[str, object]) -> Facts:
+    """One GPU of this name."""
+    gpu = {
+        "index": 0,
+        "name": name,
+        "capability": "8.9",
+        "memory_mib": memory_mib,
+        "uuid": None,
+        "bus_id": None,
+    }
+    return child(torch__cuda={"gpus": [gpu]}, **changes)  # type: ignore[arg-type]
+
+
+def test_a_gpu_that_is_not_in_the_table_is_measured_and_not_judged():
+    """Neither good nor bad: skipped with that reason, its numbers in the report, and the verdict is the others'."""
+    said = results(named("NVIDIA GeForce RTX 4070"))
+    for check in ("gpu.bandwidth", "gpu.speed"):
+        assert (said[check].status, said[check].cause_id) == (Status.SKIP, "no_reference")
+        assert said[check].cause == "measured, but not judged: no reference for NVIDIA GeForce RTX 4070"
+        assert said[check].values["measured"]
+    assert said["gpu.transfer"].status is Status.PASS  # the link is its own reference
+    assert worst(each.status for each in said.values()) is Status.PASS
+
+
+def test_a_slice_of_a_gpu_is_not_judged_by_the_whole():
+    """MIG: an eighth of an H100 is no broken H100."""
+    said = results(
+        named(
+            "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9856, gpu__bandwidth=each("gpu.bandwidth", {"gb_s": 380.0})
+        )
+    )
+    assert said["gpu.bandwidth"].cause_id == "no_reference"
+
+
+def test_a_link_that_is_not_told_is_not_judged():
+    """No NVML, or a virtual machine that hides it."""
+    unknown = each("gpu.transfer", {"pcie_gen": None, "pcie_width": None})
+    assert results(child(gpu__transfer=unknown))["gpu.transfer"].cause_id == "no_reference"
+
+
+def test_unknown_gpus_are_compared_with_their_equals():
+    """What no table knows, eight cards of one kind know together."""
+    facts = two(gpu__speed=each("gpu.speed", {}, speeds(bf16=500.0)))
+    assert facts.child is not None
+    gpus = [{**dict(gpu.value), "name": "NVIDIA X"} for gpu in facts.child.done("torch.cuda").records("gpus")]
+    said = results(two(torch__cuda={"gpus": gpus}, gpu__speed=each("gpu.speed", {}, speeds(bf16=500.0))))
+    assert said["gpu.speed"].cause_id == "no_reference"
+    assert (said["gpu.equals"].status, said["gpu.equals"].cause_id) == (Status.FAIL, "slower_than_equals")
+    assert said["gpu.equals"].seen == "GPU 1: 36% less bf16 TFLOP/s than the median of its equals"
+
+
+def test_one_gpu_has_no_equals_and_nobody_to_talk_to():
+    """Skipped, and that takes nothing from the verdict."""
+    said = results(good())
+    assert {said[name].cause_id for name in ("gpu.equals", "gpu.peers", "gpu.nccl")} == {"not_applicable"}
+
+
+def test_clocks_that_the_power_limit_holds_are_normal():
+    """A product of matrices is what power limits are for."""
+    held = each("gpu.speed", {"reasons": 0x4, "sm_mhz": 1300})
+    said = results(child(gpu__speed=held))["gpu.throttle"]
+    assert (said.status, said.seen) == (Status.PASS, "1300 of 1980 MHz under load, by the power limit")
+    silent = each("gpu.speed", {"reasons": None, "sm_mhz": None, "max_sm_mhz": None})
+    assert results(child(gpu__speed=silent))["gpu.throttle"].cause_id == "not_reported"
+
+
+def test_measured_values_have_one_record_a_gpu_and_kind():
+    """What --merge, Prometheus and the level burn read."""
+    said = results(two(gpu__speed=each("gpu.speed", {}, {})))
+    measured = said["gpu.speed"].values["measured"]
+    assert isinstance(measured, list)
+    assert measured[0] == {"gpu": 0, "name": "NVIDIA H200", "what": "fp32", "value": 51.2, "unit": "TFLOP/s"}
+    assert len(measured) == 8
+    assert said["gpu.bandwidth"].values["measured"] == [
+        {"gpu": 0, "name": "NVIDIA H200", "value": 4312.0, "unit": "GB/s"}
+    ]
+
+
+# -- Which GPU ------------------------------------------------------------------------------------------------------
+def test_a_gpu_is_named_by_nvidia_smis_index():
+    """torch's GPU 0 is nvidia-smi's GPU 1: CUDA_VISIBLE_DEVICES=1, or another CUDA_DEVICE_ORDER."""
+    facts = rows({}, {})
+    assert facts.child is not None
+    second = {**dict(facts.child.done("torch.cuda").records("gpus")[1].value), "index": 0}
+    wrong = {"gpus": [{"index": 0, "checked": 8320, "wrong": 1}]}
+    changed = child(torch__cuda={"gpus": [second]}, gpu__matmul=wrong).child
+    said = results(replace(facts, child=changed, host=env(CUDA_VISIBLE_DEVICES="1")))["gpu.matmul"]
+    assert said.cause is not None
+    assert said.cause.startswith("GPU 1: wrong numbers")
+    assert said.values["index"] == 1
+
+
+def test_a_gpu_is_found_by_its_bus_id_too():
+    """Where this torch tells no UUID."""
+    gpus = [
+        {**H200, "index": str(n), "uuid": f"GPU-{n}", "pci.bus_id": f"00000000:{bus}:00.0"}
+        for n, bus in enumerate(("1B", "43"))
+    ]
+    seen = [
+        {
+            "index": n,
+            "name": "NVIDIA H200",
+            "capability": "9.0",
+            "memory_mib": 143156,
+            "uuid": None,
+            "bus_id": bus,
+        }
+        for n, bus in enumerate(("00000000:43:00.0", "00000000:1B:00.0"))
+    ]
+    facts = replace(child(torch__cuda={"gpus": seen}), smi=smi_answers(gpus))
+    assert (numbering(facts).by, numbering(facts).name([0])) == ("nvidia-smi", "GPU 1")
+
+
+@pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"])
+def test_where_torch_tells_neither_its_own_count_is_said(variable: str):
+    """Never an index that may be another GPU's."""
+    facts = named("NVIDIA H200", 143156)
+    assert numbering(facts).name([0]) == "GPU 0"
+    chosen = replace(facts, host=env(**{variable: "0"}))
+    assert numbering(chosen).name([0]) == "GPU 0 (as PyTorch counts)"
