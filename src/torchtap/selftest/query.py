@@ -25,6 +25,8 @@ TIMEOUT_VARIABLE = "TORCHTAP_SMI_TIMEOUT"
 USUAL_PLACES = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/bin/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi")
 # Needed to tell GPUs apart and to choose the next questions, whatever the checks want.
 ALWAYS_ASKED = ("index", "name", "uuid", "driver_version")
+# 530 knows the new name only; 535 took the old one back "to not break backwards compatibility" (man nvidia-smi 550).
+RENAMED = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}
 REMAPPED_ROWS = (
     "remapped_rows.correctable",
     "remapped_rows.uncorrectable",
@@ -97,6 +99,7 @@ def ask_smi(
     if conversation.good:
         driver = _driver(conversation.rows)
         rest = [name for name in wanted if _differs(name) and FIELDS[name].worth_asking(driver)]
+        rest += [new for old, new in RENAMED.items() if conversation.refuses(old) and new not in rest]
         if rest:
             # With one field that every GPU has: a row of nothing but [N/A] would prove nothing.
             conversation.query(["index", *rest, "uuid"])
@@ -158,6 +161,10 @@ class _Conversation:
     def good(self) -> bool:
         """Whether it is worth asking on: every question so far was answered with rows."""
         return bool(self.rows) and all(each.rows for each in self._judgements)
+
+    def refuses(self, field: str) -> bool:
+        """Whether this driver said that it does not know the field."""
+        return field in self._refused
 
     def query(self, fields: list[str]) -> None:
         """One question; refused fields are dropped, a bounded number of times."""

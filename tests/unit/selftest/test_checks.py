@@ -32,7 +32,7 @@ from torchtap.selftest.checks.sharing import judge_free
 from torchtap.selftest.child.steps import STEPS
 from torchtap.selftest.codes import CODES
 from torchtap.selftest.examples import H200, T4, good, smi_answers
-from torchtap.selftest.facts import Facts
+from torchtap.selftest.facts import Facts, SmiFacts
 from torchtap.selftest.query import ALSO
 from torchtap.selftest.result import Result
 from torchtap.selftest.runner import judge_all
@@ -303,6 +303,14 @@ def test_a_mig_container_may_not_read_some_fields():
     assert "not permitted" in str(said["gpu.ecc"].cause)
     hidden = results(rows(denied("gpu.state", "gpu.ecc", "gpu.clocks", "gpu.pcie")))
     assert (hidden["gpu.state"].status, hidden["gpu.state"].cause_id) == (Status.UNKNOWN, "cells_denied")
+
+
+def test_a_missing_nvidia_smi_says_which_capability_is_missing():
+    """NVIDIA_DRIVER_CAPABILITIES without utility; with it nothing is guessed."""
+    gone = replace(good(), smi=SmiFacts(path=None))
+    assert results(gone)["driver.smi"].seen == "nvidia-smi is not on PATH nor in its usual places"
+    compute = replace(gone, host=env(NVIDIA_DRIVER_CAPABILITIES="compute"))
+    assert results(compute)["driver.smi"].seen.endswith("; NVIDIA_DRIVER_CAPABILITIES=compute lacks utility")
 
 
 def test_a_check_does_not_pass_where_what_decides_it_is_hidden():

@@ -347,3 +347,22 @@ def test_a_hang_at_another_question_is_a_hang():
     facts = ask_smi(["index"], also=["nvlink"], find=lambda: "nvidia-smi", run=run)
     assert facts.hung
     assert causes(facts) == ((None, "smi_hung"),)
+
+
+def test_530_is_asked_for_the_clock_reasons_by_their_new_name():
+    """It alone refuses the old one; a GPU that is slowed down is still found."""
+
+    def run(command: list[str], *, timeout_s: float) -> Answer:
+        fields = command[1].partition("=")[2].split(",")
+        if "clocks_throttle_reasons.active" in fields:
+            text = 'Field "clocks_throttle_reasons.active" is not a valid field to query.\n\n'
+            return Answer(command=tuple(command), text=text, rc=2)
+        known = {"index": "0", "name": "NVIDIA A100", "compute_cap": "8.0", "driver_version": "530.30.02"}
+        known |= {"uuid": "GPU-00000074-0000-0000-0000-000000000000", "clocks_event_reasons.active": "0x40"}
+        return Answer(
+            command=tuple(command), text=", ".join(known.get(each, "[N/A]") for each in fields), rc=0
+        )
+
+    facts = ask_smi(FIELDS, find=lambda: "nvidia-smi", run=run)
+    assert causes(facts) == ((0, "thermal_slowdown"),)
+    assert facts.refused == ("clocks_throttle_reasons.active",)

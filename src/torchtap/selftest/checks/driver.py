@@ -25,7 +25,9 @@ def judge_smi(facts: Facts) -> Judged:
         library = facts.child.step("cuda.library").value if facts.child is not None else {}
         if library.get("found") is False:
             return failed("driver_libraries_missing", "neither nvidia-smi nor libcuda.so.1 is here")
-        return warned("smi_missing", "nvidia-smi is not on PATH nor in its usual places")
+        return warned(
+            "smi_missing", f"nvidia-smi is not on PATH nor in its usual places{_capabilities(facts)}"
+        )
     if smi.judgement is None:
         raise UnreadableError("nvidia-smi was not asked")
     mine = [
@@ -46,6 +48,13 @@ def judge_smi(facts: Facts) -> Judged:
         for name in dict.fromkeys(names)
     )
     return passed(f"{count(len(smi.rows), 'GPU')}: {kinds}", gpus=len(smi.rows), names=names)
+
+
+def _capabilities(facts: Facts) -> str:
+    """Why the toolkit may not have brought nvidia-smi."""
+    asked = facts.host.env.get("NVIDIA_DRIVER_CAPABILITIES")
+    lacks = asked is not None and not {"utility", "all"} & set(asked.split(","))
+    return f"; NVIDIA_DRIVER_CAPABILITIES={asked} lacks utility" if lacks else ""
 
 
 def _from_finding(facts: Facts, finding: Finding) -> Judged:
@@ -160,6 +169,7 @@ CHECKS = (
             "smi:pci.bus_id",
             "smi:memory.total",
             "child:cuda.library",
+            "env:NVIDIA_DRIVER_CAPABILITIES",
         ),
         needs=("device.nodes",),
         judge=judge_smi,
