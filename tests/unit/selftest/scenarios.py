@@ -503,11 +503,8 @@ SCENARIOS = [
         "vgpu_unlicensed",
     ),
     Scenario(
-        "a link of the second GPU is down",
-        other(
-            nvlink=LINKED.replace("Link 17: 26.562 GB/s", "Link 17: 26.562 GB/s", 1)
-            + "\t Link 18: <inactive>\n"
-        ),
+        "one link is down on both",
+        other(nvlink=LINKED.replace("Link 17: 26.562 GB/s", "Link 17: <inactive>")),
         "gpu.nvlink",
         "warn",
         "nvlink_partly",
@@ -562,6 +559,13 @@ SCENARIOS = [
     Scenario("Xid 74", xid(74), "kernel.log", "fail", "nvlink_error"),
     Scenario("Xid 54", xid(54), "kernel.log", "fail", "power_cable"),
     Scenario("Xid 62", xid(62), "kernel.log", "fail", "xid_reset"),
+    Scenario(
+        "Xid 154",
+        xid(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"),
+        "kernel.log",
+        "fail",
+        "recovery_needed",
+    ),
     Scenario("an Xid that nobody knows", xid(999), "kernel.log", "warn", "xid_other"),
     Scenario("Xid 79, a day ago", xid(79, ago=86_000), "kernel.log", "warn", "xid_earlier"),
     Scenario(
