@@ -1,8 +1,8 @@
 """The simulated nvidia-smi: a POSIX shell script with one host's answers in it.
 
 A script, because it must run in any container and be readable there. It answers `--query-gpu` (and
-`--query-remapped-rows`, `--query-compute-apps`), `-L`, `--version`, `nvlink -s` and the plain table, refuses what the real one
-refuses with the same words, prints everything on stdout, and can hang. It knows nothing else, and says so.
+`--query-remapped-rows`, `--query-compute-apps`), `-L`, `--version`, `nvlink -s` and the plain table, refuses what the
+real one refuses with the same words, prints everything on stdout, and can hang. It knows nothing else, and says so.
 
     python3 -m tests.engine.simulate.smi h200-good > nvidia-smi
 """
