@@ -561,7 +561,7 @@ SCENARIOS = [
     Scenario("Xid 62", xid(62), "kernel.log", "fail", "xid_reset"),
     Scenario(
         "Xid 154",
-        xid(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"),
+        xid(154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x2 (Node Reboot Required)"),
         "kernel.log",
         "fail",
         "recovery_needed",
