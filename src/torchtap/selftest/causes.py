@@ -841,6 +841,67 @@ CAUSES: dict[str, Cause] = {
         do="See that compiler and Triton belong to this PyTorch; the evidence in --json has the whole error",
         paste="python -m torch.utils.collect_env",
     ),
+    # ---- Under load (burn) -------------------------------------------------------------------------------------
+    "load_gpu_lost": Cause(
+        says="{gpus}: went out of reach under load, {after} after its beginning",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Most often power or heat: check the GPU's power cables, the power supply, its seat and cooling. Read the "
+        "kernel log, then switch the host off and on",
+        paste=_KERNEL_LOG,
+    ),
+    "load_ecc": Cause(
+        says="{gpus}: {count} new uncorrected memory errors under load; results are in doubt",
+        remedy=Remedy.REPLACE_GPU,
+        do="Stop work on it. Reset the GPU and run again; if it returns, replace the GPU",
+        paste="sudo nvidia-smi --gpu-reset -i {index}",
+    ),
+    "load_xid": Cause(
+        says="{gpus}: Xid {xid} in the kernel log under load",
+        remedy=Remedy.RESET_GPU,
+        do="Look the number up in NVIDIA's list of Xid errors. Reset the GPU or reboot the host, then run again",
+        paste=_KERNEL_LOG,
+    ),
+    "load_stalled": Cause(
+        says="{gpus}: took work and gave nothing back ({error})",
+        remedy=Remedy.REBOOT_HOST,
+        do="Read the kernel log, then reboot the host and run again; if it returns, replace the GPU",
+        paste=_KERNEL_LOG,
+    ),
+    "load_hot": Cause(
+        says="{gpus}: slowed down by heat in {share} of the time under load (limit {limit}); hottest {temperature}",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Check fans, dust, air flow, and the temperature of the air that comes in",
+        paste="nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {index}",
+    ),
+    "load_power_brake": Cause(
+        says="{gpus}: held back by the power brake under load, because the host's power supply cannot keep up",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Check power supplies and the GPU's power cables",
+        paste="nvidia-smi -q -d PERFORMANCE,POWER -i {index}",
+    ),
+    "load_pcie_replays": Cause(
+        says="{gpus}: {count} PCIe transfers had to be repeated under load (limit {limit})",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="The link is bad: reseat the GPU, check riser and cables, look for a BIOS update",
+        paste="nvidia-smi -q -i {index} | grep -i replay",
+    ),
+    "load_slower": Cause(
+        says="{gpus}: {share} slower under load than the median of this host's {name} ({limit} is allowed)",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Compare power limit, clocks and temperature with those of the other GPUs",
+        paste="nvidia-smi -q -d POWER,CLOCK,TEMPERATURE",
+    ),
+    "load_fading": Cause(
+        says="{gpus}: {share} slower at the end of the load than at its beginning ({limit} is allowed)",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="It cannot keep its speed: check cooling, power supply and power limit",
+        paste="nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE -i {index}",
+    ),
+    "load_interrupted": Cause(
+        says="the load was interrupted after {elapsed} of {asked}: well until then, and not proved",
+        remedy=Remedy.RUN_AGAIN,
+        do="Run it again, and let it come to its end",
+    ),
     # ---- The self-test itself ----------------------------------------------------------------------------------
     "child_crashed": Cause(
         says="the test process was ended by {signal} while it ran {step}",

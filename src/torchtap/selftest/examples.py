@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from torchtap.selftest.burn.examples import good_burn
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.facts import Facts, SmiFacts
 from torchtap.selftest.host import Host, Node, PciGpu
@@ -221,6 +222,7 @@ def good() -> Facts:
         kernel=KernelLog(now=90_000.0, since=0.5),
         smi=smi_answers([H200]),
         child=read_lines(child_answer(GOOD_STEPS)),
+        burn=good_burn(),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from torchtap.selftest.check import UnreadableError
 from torchtap.selftest.host import Host
@@ -17,6 +18,9 @@ from torchtap.selftest.manifest import Manifest
 from torchtap.selftest.process import Answer
 from torchtap.selftest.smi import Judgement, ListedGpu, Row
 from torchtap.selftest.status import Device
+
+if TYPE_CHECKING:
+    from torchtap.selftest.burn.records import Burn
 
 START = "its start"  # the name of what comes before the first step
 
@@ -160,6 +164,7 @@ class Facts:
     child: Child | None = None
     kernel: KernelLog | None = None  # None: not read, because no chosen check reads it
     manifest: Manifest | None = None  # None: there is none (outside the image)
+    burn: Burn | None = None  # None: no load, or it was not begun
     interrupted: bool = False  # somebody asked to stop: what is missing was not reached
     seconds: Mapping[str, float] = field(default_factory=dict)  # what is read -> how long it took
 
@@ -183,6 +188,15 @@ class Facts:
         if self.kernel is None:
             raise UnreadableError("the kernel log was not read")
         return self.kernel
+
+    @property
+    def need_burn(self) -> Burn:
+        """What the load showed. Raises `UnreadableError` where it was not begun."""
+        if self.burn is None:
+            broken = self.child.broken_step if self.child is not None else None
+            why = f", because the test process ended in {broken.name}" if broken is not None else ""
+            raise UnreadableError(f"the load was not begun{why}")
+        return self.burn
 
     @property
     def simulated(self) -> bool:

@@ -79,6 +79,35 @@ LSTM_TOLERANCE = 1e-3
 BURN_MINUTES = 10.0
 # Half a minute is about 30 readings of nvidia-smi, the least that a share of 5 % can be told from. A week is enough.
 BURN_MINUTES_RANGE = (0.5, 10_080.0)
+# Of a GPU's free memory, filled with operands (gpu-burn takes as much).
+BURN_MEMORY_SHARE = 0.9
+# No sign of life from a device for so long: it hangs. A product takes a tenth of a second, filling a memory a second.
+BURN_SILENCE_S = 60.0
+# Start, contexts, filling the memory and the end of a load, beyond the time that it is to last.
+BURN_SLACK_S = 180.0
+# Largest entry of the operands, by type. Whole numbers, 8192 terms a sum: 8192 * 15 * 15 = 1,843,200 < 2^21 is exact in
+# the fp32 in which tensor cores add, with three bits to spare; in fp16 8192 * 2 * 2 = 32,768 is also below its largest
+# number, 65,504. So the result, rounded once to its type, does not depend on the order in which a library adds.
+BURN_ENTRY = {"float32": 15, "bfloat16": 15, "float16": 2}
+# The course of the speed: so many equal parts of the time.
+BURN_SLICES = 20
+# nvidia-smi while it lasts.
+BURN_SAMPLE_EVERY_S = 1.0
+BURN_COURSE_POINTS = 120
+# It gave no answer in its time so often without a break: the driver hangs, and asking on would not help.
+BURN_TIMEOUTS_IN_A_ROW = 3
+# Fewer readings than this, or a smaller share of those that were asked for, prove nothing. Our choice.
+BURN_LEAST_SAMPLES = 10
+BURN_READABLE_SHARE = 0.9
+# NVIDIA DCGM's limit for PCIe replays in its PCIe test (nvvs: max_pcie_replays).
+BURN_REPLAYS_FAIL = 80
+# Share of the readings with a thermal bit. A warm host touches its limit now and then; longer, its cooling is too weak.
+BURN_THERMAL_SHARE = 0.05
+# Beginning and end: so many of the BURN_SLICES parts of the time. They are compared by the limits for equal GPUs
+# (SLOWER_WARN, SLOWER_FAIL): a GPU loses a few per cent while it warms up (unverified), and a tenth is too much.
+BURN_ENDS = 2
+# Xids that a program causes, not the GPU: 13 and 31 (its own bug), 43 (stopped), 45 (cleaned up after it).
+XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45})
 
 # -- GPUs of one kind, in one host or in many (--merge) ----------------------------------------------------------
 # Below the median of equal GPUs, as a fraction. Equal GPUs differ by a few per cent (power limit, temperature); a GPU

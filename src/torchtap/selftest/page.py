@@ -23,7 +23,13 @@ _SCOPES = {
     Scope.GPU: "with a GPU",
     Scope.REAL_GPU: "with a real GPU",
 }
-_KINDS = {"smi": "nvidia-smi", "ask": "nvidia-smi, one more call", "child": "test process", "env": "variable"}
+_KINDS = {
+    "smi": "nvidia-smi",
+    "ask": "nvidia-smi, one more call",
+    "child": "test process",
+    "load": "under load",
+    "env": "variable",
+}
 
 
 def checks_table() -> str:

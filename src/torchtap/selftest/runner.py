@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torchtap
+from torchtap.selftest.burn.running import add_burn
 from torchtap.selftest.causes import CAUSES
 from torchtap.selftest.check import (
     SKIP_REASONS,
@@ -32,7 +33,7 @@ from torchtap.selftest.checks.expect import (
     read_expected,
 )
 from torchtap.selftest.facts import Facts, NotDoneError, StepState
-from torchtap.selftest.gather import SettingError, gather
+from torchtap.selftest.gather import SettingError, gather, smi_timeout
 from torchtap.selftest.host import SHARED_MEMORY
 from torchtap.selftest.identity import identify
 from torchtap.selftest.limits import BURN_MINUTES, BURN_MINUTES_RANGE, MAX_EVIDENCE_CHARS
@@ -50,6 +51,7 @@ ERROR_TEXTS: tuple[tuple[str, str], ...] = (
     (r"not compatible with devices with SM", "cudnn_refuses_gpu"),
     (r"out of memory", "gpu_memory_full"),
     (r"busy or unavailable", "gpu_busy"),
+    (r"^StalledError", "load_stalled"),
 )
 
 
@@ -92,7 +94,7 @@ def run(
     if timeout_s is not None and not 0 < timeout_s <= 86_400:
         raise SettingError(f"the time-out must be seconds, above 0 and at most 86400; it is {timeout_s:g}")
     chosen_level = choose_level(level)
-    choose_minutes(minutes, chosen_level)
+    seconds = 60 * choose_minutes(minutes, chosen_level)
     every = (*CHECKS, *choose_expectations(expect or {}, chosen_device, (*only, *skip)))
     checks = choose(every, [*only, *(check.id for check in every[len(CHECKS) :])] if only else ())
     if not only:
@@ -101,6 +103,9 @@ def run(
     began, started = time.monotonic(), time.time()
     wanted = [check for check in checks if check.id not in left_out]
     facts = gather(wanted, chosen_device, timeout_s=timeout_s, on_step=on_step, stop=stop)
+    if waits_for_load(checks, facts, left_out):
+        smi_timeout_s = timeout_s if timeout_s is not None else smi_timeout(os.environ)
+        facts = add_burn(facts, seconds, smi_timeout_s=smi_timeout_s, on_step=on_step, stop=stop)
     results = judge_all(checks, facts, left_out)
     return Report(
         results=results,
@@ -217,10 +222,23 @@ def judge_all(checks: Sequence[Check], facts: Facts, left_out: Collection[str] =
     return tuple(results.values())
 
 
+def waits_for_load(checks: Sequence[Check], facts: Facts, left_out: Collection[str]) -> bool:
+    """Whether a check of the load is left to judge: nothing that it needs has failed, and nothing has ended."""
+    broken = facts.child is not None and facts.child.broken_step is not None
+    loads = {check.id for check in checks if any(read.startswith("load:") for read in check.reads)}
+    if not loads or broken or facts.interrupted:
+        return False
+    return any(
+        each.id in loads and each.status is not Status.SKIP for each in judge_all(checks, facts, left_out)
+    )
+
+
 def _source(read: str) -> str:
     """What a read is charged to: a step by its name, all fields together, everything else to the host."""
     if read.startswith("child:"):
         return read
+    if read.startswith("load:"):
+        return "load"
     return "smi" if read.startswith(("smi:", "ask:")) else "host"
 
 
@@ -341,6 +359,8 @@ def _evidence(check: Check, judged: Judged, facts: Facts) -> str:
             parts.append(f"{name}: {step.state.value} {said}")
         if step is not None and step.end is not None:
             parts.append(step.end.errors.strip())
+    if facts.burn is not None and any(read.startswith("load:") for read in check.reads):
+        parts.append(facts.burn.describe())
     if "traceback" in judged.values:
         parts.append(str(judged.values["traceback"]))
     return "\n".join(part for part in dict.fromkeys(parts) if part)

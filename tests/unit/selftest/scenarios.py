@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchtap.selftest.burn.examples import good_burn, readings, watched
+from torchtap.selftest.burn.records import WatchedGpu
+from torchtap.selftest.burn.sampler import BRAKE, ECC, HEAT
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.child.steps import STEPS
 from torchtap.selftest.examples import (
@@ -25,7 +28,7 @@ from torchtap.selftest.examples import (
 )
 from torchtap.selftest.facts import Facts, SmiFacts, Step, StepState
 from torchtap.selftest.host import Host, PciGpu
-from torchtap.selftest.kernel_log import read_text
+from torchtap.selftest.kernel_log import XidEvent, read_text
 from torchtap.selftest.manifest import Manifest
 from torchtap.selftest.probe import read_lines
 from torchtap.selftest.process import Answer
@@ -248,6 +251,24 @@ def failing(step: str, text: str) -> Facts:
     assert facts.child is not None
     bad = Step(name=step, state=StepState.ERROR, error=text)
     return replace(facts, child=replace(facts.child, steps={**facts.child.steps, step: bad}))
+
+
+def loaded(
+    *numbers: Mapping[str, object],
+    state: StepState = StepState.DONE,
+    rc: int | None = 0,
+    error: str = "",
+    where: str = "",
+    xids: tuple[XidEvent, ...] = (),
+    gpus: tuple[WatchedGpu, ...] = (),
+    **watch: object,
+) -> Facts:
+    """A good host, and what its load showed: numbers a GPU, the end of the step, what nvidia-smi said."""
+    burn = good_burn(*numbers, gpus=gpus, **watch)
+    answer = replace(burn.child.answer, rc=rc, timed_out=rc is None)
+    step = replace(burn.step, state=state, error=error, where=where, end=answer)
+    child = replace(burn.child, steps={step.name: step}, answer=answer)
+    return replace(good(), burn=replace(burn, step=step, child=child, xids=xids))
 
 
 NO_UVM = replace(HOST, nodes=tuple(node for node in HOST.nodes if "uvm" not in node.path))
@@ -1012,6 +1033,112 @@ SCENARIOS = [
         "torch.build",
         "unknown",
         "interrupted",
+    ),
+    # under load
+    Scenario(
+        "a GPU vanishes under load",
+        loaded({}, {}, gpus=(watched(0), watched(1, lost="[GPU is lost]", lost_after_s=132.0))),
+        "burn.lost",
+        "fail",
+        "load_gpu_lost",
+    ),
+    Scenario(
+        "a GPU vanishes and takes the test process along",
+        loaded({}, state=StepState.CRASHED, rc=-6, gone="No devices were found"),
+        "burn.lost",
+        "fail",
+        "load_gpu_lost",
+    ),
+    Scenario(
+        "nvidia-smi hangs under load", loaded({}, hung=True, waited_s=20.0), "burn.lost", "fail", "smi_hung"
+    ),
+    Scenario(
+        "too few readings",
+        loaded({}, unread=300, why="it said nothing"),
+        "burn.lost",
+        "unknown",
+        "unreadable",
+    ),
+    Scenario(
+        "new memory errors",
+        loaded({}, gpus=(watched(0, readings={**watched().readings, ECC: readings(2, 5)}),)),
+        "burn.ecc",
+        "fail",
+        "load_ecc",
+    ),
+    Scenario(
+        "a new Xid",
+        loaded(
+            {}, xids=(XidEvent(at=90_100.0, bus="0000:41:00", xid=94, line="NVRM: Xid (PCI:0000:41:00): 94"),)
+        ),
+        "burn.xid",
+        "fail",
+        "load_xid",
+    ),
+    Scenario("a wrong value under load", loaded({}, {"wrong": 3}), "burn.numbers", "fail", "wrong_numbers"),
+    Scenario(
+        "a wrong value on the CPU under load",
+        replace(loaded({"wrong": 1, "index": -1}), device=Device.CPU),
+        "burn.numbers",
+        "fail",
+        "wrong_numbers_cpu",
+    ),
+    Scenario(
+        "a crash under load",
+        loaded({}, state=StepState.CRASHED, rc=-6),
+        "burn.numbers",
+        "fail",
+        "child_crashed",
+    ),
+    Scenario(
+        "a hang under load", loaded({}, state=StepState.HUNG, rc=None), "burn.numbers", "fail", "child_hung"
+    ),
+    Scenario(
+        "a stalled GPU",
+        loaded({}, state=StepState.ERROR, error="StalledError: no product came back in 60 s", where="GPU 0"),
+        "burn.numbers",
+        "fail",
+        "load_stalled",
+    ),
+    Scenario(
+        "slowed down by heat",
+        loaded({}, gpus=(watched(0, slowed={HEAT: 60}),)),
+        "burn.thermal",
+        "fail",
+        "load_hot",
+    ),
+    Scenario(
+        "power brake",
+        loaded({}, gpus=(watched(0, slowed={BRAKE: 1}),)),
+        "burn.power",
+        "fail",
+        "load_power_brake",
+    ),
+    Scenario(
+        "PCIe replays",
+        loaded({}, gpus=(watched(0, replays=(10, 91)),)),
+        "burn.pcie",
+        "fail",
+        "load_pcie_replays",
+    ),
+    Scenario("an outlier", loaded({}, {}, {}, {"tflops": 500.0}), "burn.steady", "fail", "load_slower"),
+    Scenario("a slow GPU", loaded({}, {"tflops": 600.0}), "burn.steady", "warn", "load_slower"),
+    Scenario(
+        "a GPU that fades",
+        loaded({"course": [700.0] * 18 + [600.0] * 2}),
+        "burn.steady",
+        "warn",
+        "load_fading",
+    ),
+    Scenario(
+        "interrupted under load",
+        replace(
+            loaded({}, state=StepState.STOPPED, rc=None, gpus=(watched(0, replays=(0, None)),)),
+            interrupted=True,
+        ),
+        "burn.numbers",
+        "unknown",
+        "load_interrupted",
     ),
     # by design
     Scenario("no GPU by design", replace(bare(), device=Device.CPU), "", "pass", ""),

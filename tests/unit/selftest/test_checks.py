@@ -109,7 +109,7 @@ def test_checks_are_well_formed():
     ids = [check.id for check in CHECKS]
     assert len(set(ids)) == len(ids)
     for at, check in enumerate(CHECKS):
-        assert re.fullmatch(r"(device|driver|lib|torch|cuda|gpu|cpu|host|kernel|env)\.[a-z]+", check.id)
+        assert re.fullmatch(r"(device|driver|lib|torch|cuda|gpu|cpu|host|kernel|env|burn)\.[a-z]+", check.id)
         assert set(check.needs) <= set(ids[:at]), check.id
         assert set(check.causes) <= CAUSES.keys(), check.id
         assert check.on_error in CAUSES
@@ -119,7 +119,7 @@ def test_checks_are_well_formed():
         for read in check.reads:
             kind, colon, name = read.partition(":")
             known = {"smi": list(FIELDS), "child": list(STEPS), "ask": list(ALSO)}.get(kind, [])
-            assert not colon or kind == "env" or name in known, read
+            assert not colon or kind in ("env", "load") or name in known, read
 
 
 def test_cuinit_codes_of_the_decision_tree_have_causes():
@@ -163,10 +163,11 @@ def test_without_a_gpu_by_design_only_the_rest_counts():
             "host.limits",
             "host.workers",
             "torch.compile",
+            "burn.numbers",
         )
     ]
     assert {said[name].cause_id for name in by_status[Status.SKIP]} == {"by_design"}
-    assert len(by_status[Status.SKIP]) == len(CHECKS) - 8
+    assert len(by_status[Status.SKIP]) == len(CHECKS) - 9
 
 
 def test_a_cpu_wheel_by_design_passes():

@@ -5,6 +5,7 @@ A check that did not pass stops those that need it, so one fault gives one cause
 
 from torchtap.selftest.check import Check
 from torchtap.selftest.checks import (
+    burn,
     cpu,
     cuda,
     device,
@@ -40,6 +41,7 @@ CHECKS: tuple[Check, ...] = (
     *speed.CHECKS,
     *training.GPU_CHECKS,
     *together.CHECKS,
+    *burn.CHECKS,
 )
 
 __all__ = ["CHECKS"]

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from torchtap.selftest.child.steps import STEPS, StepPlan, with_needed
@@ -31,8 +31,9 @@ class LeaveOutError(Exception):
 class Reporter:
     """Writes the lines, and remembers what later steps need to know."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, options: Mapping[str, str] | None = None) -> None:
         self._out = out
+        self.options = options or {}
         self._step = ""
         self.failed: set[str] = set()
         self.cuda: ctypes.CDLL | None = None
@@ -62,6 +63,10 @@ class Reporter:
         """What the step is doing now, for the report of a crash."""
         self._write({"step": self._step, "state": "where", "where": text})
 
+    def progress(self, value: Values) -> None:
+        """What a long step has found so far: the report has it, whatever happens next."""
+        self._write({"step": self._step, "state": "progress", "value": value})
+
     def finish(self) -> None:
         """The last line: without it, the process did not come to its own end."""
         self._write({"state": "end"})
@@ -80,13 +85,16 @@ def load(plan: StepPlan) -> Callable[[Reporter], Values]:
     return found
 
 
-def main(names: list[str]) -> None:
-    """Run the steps. The results go to what was standard output; from here on nobody else writes there."""
+def main(words: list[str]) -> None:
+    """Run the steps of these names; "name=value" among them is an option of a step.
+
+    The results go to what was standard output; from here on nobody else writes there."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
         faulthandler.enable()  # a crash leaves the Python lines it happened in
         _die_with_parent()
-        reporter = Reporter(out)
+        names = [word for word in words if "=" not in word]
+        reporter = Reporter(out, dict(word.split("=", 1) for word in words if "=" in word))
         for name in with_needed(names):
             reporter.run(name)
         reporter.finish()

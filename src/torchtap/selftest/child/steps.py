@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from torchtap.selftest.limits import STEP_COMPILE_S, STEP_LONG_S, STEP_SHORT_S, STEP_START_S
+from torchtap.selftest.limits import BURN_SILENCE_S, STEP_COMPILE_S, STEP_LONG_S, STEP_SHORT_S, STEP_START_S
 from torchtap.selftest.status import Level
 
 
@@ -146,6 +146,25 @@ _PLANS = (
         level=Level.FULL,
         timeout_s=STEP_COMPILE_S,
         doing="compiling for the CPU",
+    ),
+    # The load of the level burn. It runs in a test process of its own, whose time the options say.
+    StepPlan(
+        name="cpu.burn",
+        does="burn.cpu_burn",
+        after=("torch.import",),
+        level=Level.BURN,
+        timeout_s=BURN_SILENCE_S,
+        doing="preparing the load",
+    ),
+    StepPlan(
+        name="gpu.burn",
+        does="burn.gpu_burn",
+        after=("torch.cuda",),
+        on_gpu=True,
+        asks_driver=True,
+        level=Level.BURN,
+        timeout_s=BURN_SILENCE_S,
+        doing="filling the GPU's memory",
     ),
 )
 STEPS: dict[str, StepPlan] = {plan.name: plan for plan in _PLANS}

@@ -178,6 +178,7 @@ FIELDS: dict[str, Field] = {
     "utilization.memory": Field(read=count),
     "power.draw": Field(read=power),
     "power.limit": Field(read=power),
+    "clocks.sm": Field(read=count),
     "pstate": Field(read=pstate),
     "persistence_mode": Field(read=switch),
     "compute_mode": Field(read=compute_mode, deciding=True),
