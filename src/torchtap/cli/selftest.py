@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from torchtap.cli.files import UnwritableError
-from torchtap.cli.merging import refuse_others, run_merge
 from torchtap.cli.outputs import WORDS, choose_outputs
 from torchtap.cli.streams import COULD_NOT_RUN, refuse, show
 from torchtap.selftest import Report, SettingError, run
@@ -145,6 +144,8 @@ def run_selftest(
 ) -> None:
     """Parse, run, show; the exit code is the verdict's."""
     if merge:
+        from torchtap.cli.merging import refuse_others, run_merge
+
         refuse_others([name for name in context.params if _given(context, name)])
         run_merge(files or (), json=json, output=output, verbose=verbose)
     if files:

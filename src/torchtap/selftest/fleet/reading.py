@@ -7,6 +7,7 @@ results, so that an edited or half-merged file is found.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,8 +122,10 @@ def _decode(raw: bytes) -> dict[str, Any]:
     if not raw.strip():
         raise NoReportError("empty")
     try:
-        text = raw.decode("utf-8-sig")
+        text = _alone(raw.decode("utf-8-sig"))
         written = json.loads(text)
+    except NoReportError:
+        raise
     except UnicodeDecodeError:
         raise NoReportError("not JSON: not UTF-8") from None
     except json.JSONDecodeError as error:
@@ -144,6 +147,21 @@ def _decode(raw: bytes) -> dict[str, Any]:
             f"{torchtap.__version__} reads schema {SCHEMA}: merge with the version that wrote it"
         )
     return written
+
+
+def _alone(text: str) -> str:
+    r"""The report without what a log has around it: it begins with a line {, and ends with a line }. Raises
+    `NoReportError` where there are more of them.
+
+    >>> _alone('WARNING ssh: not started\n{\n  "schema": 1\n}\nbye\n')
+    '{\n  "schema": 1\n}\n'
+    """
+    if text.startswith("{\n") and "\n{\n" not in text:
+        return text
+    whole = re.findall(r"^\{$.*?^\}$\n?", text, re.MULTILINE | re.DOTALL)
+    if len(whole) > 1:
+        raise NoReportError(f"{len(whole)} reports in one file; give each its own")
+    return whole[0] if whole else text
 
 
 def _missing(error: Exception) -> str:

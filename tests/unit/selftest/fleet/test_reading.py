@@ -73,6 +73,11 @@ BAD: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("cut off at its last brace", lambda report: json.dumps(report)[:-1], "cut off"),
     ("a text", lambda _: "PASS self-test: 19 passed\n", "not JSON: Expecting value, line 1, column 1"),
     ("two reports in one file", lambda report: json.dumps(report) * 2, "not JSON: Extra data, line 1"),
+    (
+        "two as they are written",
+        lambda report: json.dumps(report, indent=2) + "\n" + json.dumps(report, indent=2),
+        "2 rep",
+    ),
     ("nested without end", lambda _: "[" * 100_000, "not JSON"),
     ("a list", lambda report: [report], 'not a self-test report: it has no "schema"'),
     ("another program's", lambda _: {"tests": []}, 'not a self-test report: it has no "schema"'),
@@ -123,6 +128,12 @@ def test_a_file_that_is_no_report_is_named_and_hides_no_other(
     assert [each.file for each in bad] == [str(file)]
     assert re.match(said, bad[0].why), bad[0].why
     assert "\n" not in bad[0].why
+
+
+def test_a_report_in_a_log_is_found(tmp_path: Path):
+    """`docker logs` and `kubectl logs` mix both streams; what stands around it is not the report's."""
+    text = f"WARNING ssh: not started {{}}\n{json.dumps(GOOD, indent=2)}\nended\n"
+    assert read_file(put(tmp_path / "log.json", text)).host == GOOD["host"]["name"]
 
 
 def test_what_is_no_file_is_never_waited_for(tmp_path: Path):
