@@ -12,7 +12,7 @@ from torchtap import selftest
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.report import draw
 from torchtap.selftest.result import Report
-from torchtap.selftest.status import Status
+from torchtap.selftest.status import Level, Status
 
 pytestmark = [
     pytest.mark.gpu,
@@ -39,7 +39,9 @@ def test_a_working_gpu_is_good(report: Report):
 
 def test_every_check_is_judged_on_a_real_gpu(report: Report):
     """Only what this board does not report may be skipped."""
-    assert [result.id for result in report.results] == [check.id for check in CHECKS]
+    assert [result.id for result in report.results] == [
+        check.id for check in CHECKS if check.level is Level.QUICK
+    ]
     skipped = {result.id: result.cause_id for result in report.results if result.status is Status.SKIP}
     assert set(skipped.values()) <= {"not_reported"}
 

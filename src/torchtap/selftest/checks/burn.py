@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median_high
 
 from torchtap.selftest.burn.records import Burn, Readings, Watch, WatchedGpu
 from torchtap.selftest.burn.sampler import BRAKE, CLOCKS, ECC, HEAT, POWER, SM_CLOCK, TEMPERATURE
@@ -101,7 +100,7 @@ def _measured(gpus: Sequence[tuple[int, str, float]], unit: str, what: str) -> l
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.1 or not share else f"{share:.1%}"
+    return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
 
 
 # -- Each check ------------------------------------------------------------------------------------------------------
@@ -324,7 +323,7 @@ def judge_steady(facts: Facts) -> Judged:
         fading[index] = _fading(record)
     for speeds in equals.values():
         # Of two GPUs the faster one: the mean of both would hide half of the distance.
-        middle = median_high(speeds.values())
+        middle = sorted(speeds.values())[len(speeds) // 2]
         slower |= {index: 1 - speed / middle for index, speed in speeds.items()}
     for cause, shares in (("load_slower", slower), ("load_fading", fading)):
         worst = max(shares, key=lambda index: shares[index])
