@@ -1,4 +1,4 @@
-"""The generated parts of docs/selftest.md: the tables of checks, causes and remedies.
+"""The generated parts of docs/selftest.md: the tables of checks, causes, remedies, references and steps.
 
 `python -m torchtap.selftest.page docs/selftest.md` writes them between their marks; a test compares page and code.
 """
@@ -15,7 +15,9 @@ from torchtap.selftest.causes import CAUSES, OPTIONAL_SLOTS
 from torchtap.selftest.check import Scope
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.checks.expect import EXPECTATIONS
+from torchtap.selftest.child.steps import STEPS
 from torchtap.selftest.codes import CODES
+from torchtap.selftest.references import REFERENCES
 from torchtap.selftest.status import Remedy
 
 _SCOPES = {
@@ -92,6 +94,42 @@ def remedies_table() -> str:
     return _table(("remedy", "for"), rows)
 
 
+def references_table() -> str:
+    """One row a kind of GPU: what measured numbers are compared with."""
+    rows = [
+        (
+            row.name,
+            f"{row.memory_gb:g}",
+            f"{row.bandwidth:g}",
+            *(
+                f"{row.tflops[what]:g}" if what in row.tflops else "-"
+                for what in ("fp32", "tf32", "fp16", "bf16")
+            ),
+            row.capability,
+            "-" if row.dcgm is None else f"{row.dcgm:g}",
+            row.source if row.verified else f"{row.source} (unverified)",
+        )
+        for row in REFERENCES
+    ]
+    head = ("GPU", "GB", "GB/s", "fp32", "tf32", "fp16", "bf16", "capability", "DCGM's least GB/s", "source")
+    return _table(head, rows)
+
+
+def steps_table() -> str:
+    """One row a step of the test process, in the order in which they run."""
+    rows = [
+        (
+            f"`{plan.name}`",
+            plan.level.value,
+            f"{plan.timeout_s:g}",
+            ", ".join(f"`{name}`" for name in plan.after) or "-",
+            "yes" if plan.asks_driver else "no",
+        )
+        for plan in STEPS.values()
+    ]
+    return _table(("step", "level", "limit in s", "after", "asks the driver"), rows)
+
+
 def _reads(reads: tuple[str, ...]) -> str:
     """What a check reads, grouped by where it comes from."""
     groups: dict[str, list[str]] = {}
@@ -118,6 +156,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "causes": causes_table,
     "codes": codes_table,
     "remedies": remedies_table,
+    "references": references_table,
+    "steps": steps_table,
 }
 
 
