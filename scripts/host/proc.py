@@ -176,7 +176,8 @@ def foreground(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> int:
             child.send_signal(number)
 
     # A handler of ours, not SIG_IGN: the child would inherit that.
-    before = {number: signal.signal(number, hear) for number in numbers}
+    wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+    before = {number: signal.signal(number, hear) for number in wanted}
     try:
         child = subprocess.Popen([str(word) for word in argv], env=dict(env))
         rc = child.wait()

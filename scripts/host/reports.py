@@ -30,6 +30,9 @@ class Draft:
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
 
+    def has(self, name: str) -> bool:
+        return (self.folder / name).is_file()
+
     def publish(self) -> list[str]:
         """Put the reports in the place of the old ones. Returns their names."""
         for file in (self.folder, *self.folder.iterdir()):

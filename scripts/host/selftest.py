@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torchtap
-from host import docker, handout, keys, local, plan, proc, reports, up, venv
+from host import docker, handout, keys, local, places, plan, proc, reports, up, venv
 from host.paths import Paths
 from host.preflight import checks, facts, page
 from host.project import SERVICE, Compose, failed
@@ -20,27 +21,30 @@ from host.show import Problem, say
 Run = Callable[[], int]  # the self-test, ready to be run
 INSIDE = "/tmp/selftest-report"  # of the container, which is its own and goes with it
 EXPECTED = ("GPUS", "NAME", "DRIVER_MIN")
-CODES = frozenset({0, 1, 2, 130})  # of torchtap selftest; 130: interrupted
+CODES = frozenset({0, 1, 2, 3, 130, 143})  # of torchtap selftest; 3: --nagios, 130 and 143: interrupted
+ALONE = frozenset({"--json", "--one-line", "--nagios", "-"})  # words with which stdout is for a program
 COULD_NOT_RUN = 2
 
 
 def selftest(argv: Sequence[str]) -> int:
     """Run it where `make up` would start, and pass its exit code on: 0, 1, or 2 for "could not run"."""
     paths = Paths()
+    words = [*options_of(places.settings(paths)), *argv]
+    # stdout is the report's alone where a program reads it
+    aside = sys.stderr if ALONE & {*argv} else sys.stdout
     with reports.draft(paths) as draft:
-        with contextlib.redirect_stdout(
-            sys.stderr if "--json" in argv else sys.stdout
-        ):  # stdout is the report's alone
+        with contextlib.redirect_stdout(aside):
             situation, chosen = look_first(paths, draft)
             up.tell(situation, chosen)
-            options = options_of(situation.settings)
             if chosen.place == plan.LOCAL:
-                run = locally(situation, [*options, *argv], draft)
+                run = locally(situation, words, draft)
             else:
-                run = in_docker(situation, chosen, [*options, *argv], draft)
+                run = in_docker(situation, chosen, words, draft)
         rc = run()
+        if rc == COULD_NOT_RUN and not draft.has("report.json"):  # a wrong option: the last reports stay
+            return rc
         names = draft.publish()
-    with contextlib.redirect_stdout(sys.stderr if "--json" in argv else sys.stdout):
+    with contextlib.redirect_stdout(aside):
         say("reports", f"{reports.FOLDER}/: {', '.join(names)}")
     return rc
 
@@ -88,7 +92,9 @@ def code_of(rc: int, program: str) -> int:
         return rc
     if rc == proc.NOT_FOUND:
         raise Problem(f"{program} cannot be run")
-    raise Problem(f"the self-test did not come to its end: {program} ended with exit code {rc}")
+    raise Problem(
+        f"the self-test did not come to its end: {program} ended with exit code {rc} (its own words are above)"
+    )
 
 
 # ---- without Docker ------------------------------------------------------------------------------------------------
@@ -99,13 +105,7 @@ def locally(situation: up.Situation, words: Sequence[str], draft: reports.Draft)
     paths, settings = situation.paths, situation.settings
     forced, index = settings.get("VARIANT"), settings.get("TORCH_INDEX")
     place, _ = venv.ensure(paths, forced=forced, index=index, host=situation.gpus)
-    command: list[str | Path] = [
-        place.bin / "torchtap",
-        "selftest",
-        "--output",
-        draft.folder / "report.json",
-        *words,
-    ]
+    command: list[str | Path] = [place.bin / "torchtap", "selftest", "--report", draft.folder, *words]
     env = local.environment(paths, settings, place, os.environ) | expectations(os.environ)
     return lambda: code_of(proc.foreground(command, env=env), ".venv/bin/torchtap")
 
@@ -137,17 +137,19 @@ def in_docker(situation: up.Situation, chosen: plan.Plan, words: Sequence[str], 
         if not proof.way:
             print(f"Docker hands out no GPU: {proof.words}", file=sys.stderr)
     terminal = ["--tty"] if os.isatty(1) else []  # not sys.stdout, which is stderr for --json
-    expected = [word for each in expectations(os.environ).items() for word in ("--env", "=".join(each))]
+    # The container's own name is its id, which says nothing about the host.
+    host = os.environ.get("TORCHTAP_HOST") or situation.engine.info.get("Name") or socket.gethostname()
+    variables = {"TORCHTAP_HOST": str(host), **expectations(os.environ)}
+    given = [word for each in variables.items() for word in ("--env", "=".join(each))]
     container = f"torchtap-selftest-{os.getpid()}"
-    command = ["docker", "run", "--name", container, *terminal, *limits, *expected, *device, name]
-    command += ["selftest", "--output", f"{INSIDE}.json", *words]
+    command = ["docker", "run", "--name", container, *terminal, *limits, *given, *device, name]
+    command += ["selftest", "--report", INSIDE, *words]
 
     def run() -> int:
         try:
             rc = proc.foreground(command, env=os.environ)
-            proc.ask(
-                ["docker", "cp", f"{container}:{INSIDE}.json", draft.folder / "report.json"]
-            )  # none: no report
+            # Fails where it came to no report; its exit code says so too.
+            proc.ask(["docker", "cp", f"{container}:{INSIDE}/.", draft.folder])
         finally:
             proc.ask(["docker", "rm", "--force", "--volumes", container])
         if rc == COULD_NOT_RUN:

@@ -232,6 +232,20 @@ def test_a_jupyter_that_cannot_start_is_told_with_its_words_and_leaves_nothing(c
     assert local.running(paths) is None
 
 
+def test_selftest_leaves_every_report_in_one_folder_of_the_caller(checkout: Checkout) -> None:
+    env = {"MODE": "local", "TORCHTAP_DEVICE": "cpu"}
+    done = checkout.run("selftest", "--only", "cpu.matmul", env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = checkout.root / "selftest-report"
+    names = ["junit.xml", "metrics.prom", "preflight.json", "report.json", "report.txt"]
+    assert sorted(each.name for each in folder.iterdir()) == names
+    assert {each.stat().st_uid for each in (folder, *folder.iterdir())} == {os.getuid()}
+    assert json.loads((folder / "report.json").read_text())["verdict"] == "pass"
+    again = checkout.run("selftest", "--only", "cpu.matmul", env={**env, "LEVEL": "full", "EXPECT_GPUS": "8"})
+    assert again.returncode == 2, "no GPU by design, and eight expected: one of them is wrong"
+    assert sorted(each.name for each in folder.iterdir()) == names, "the last good reports stay"
+
+
 def test_down_ends_it_for_good(checkout: Checkout) -> None:
     paths = Paths(checkout.root)
     assert checkout.run("up", env={"MODE": "local", "TORCHTAP_SELFTEST": "off"}).returncode == 0

@@ -27,7 +27,7 @@ CAUSES: dict[str, Cause] = {
     ),
     # ---- the engine --------------------------------------------------------------------------------------------
     "docker_absent": Cause(
-        says="{what}; make up goes on without it, in a virtual environment (no SSH)",
+        says="make up goes on without Docker, in a virtual environment and without SSH",
         remedy=Remedy.CONFIGURE_HOST,
         do="{do}",
         paste="{paste}",

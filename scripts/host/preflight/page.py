@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 
 from host import show
 from host.preflight.causes import cause_of
 from host.preflight.checks import CHECKS
 from host.preflight.facts import Facts
+from torchtap.selftest.identity import host_name
 from torchtap.selftest.result import Result
 from torchtap.selftest.status import Status, worst
 
@@ -15,7 +18,6 @@ SCHEMA = 1
 ID_WIDTH = 17
 # Where one of these fails make up ends with an error; where another does, it goes on without the GPU.
 STOPPING = frozenset(check.id for check in CHECKS if check.stops)
-BAD_FIRST = (Status.FAIL, Status.UNKNOWN, Status.WARN)
 COUNTED = {
     Status.PASS: "passed",
     Status.WARN: "warned",
@@ -26,20 +28,27 @@ COUNTED = {
 
 
 def draw(results: Sequence[Result], *, all_of_them: bool = True) -> None:
-    """The table. `all_of_them` False: only what is not well."""
+    """The table; skips of one kind in one line. `all_of_them` False: only what is not well."""
+    skips: dict[str, list[str]] = {}
     for result in results:
-        bad = result.status in BAD_FIRST
-        if not bad and not all_of_them:
-            continue
-        word = result.status.value.upper() if bad else result.status.value
-        show.say(word, f"{result.id:<{ID_WIDTH}}{result.seen}")
-        if result.cause:
-            show.say("cause", result.cause)
-        if result.remedy:
-            do, _, paste = result.remedy.partition("\n")
-            show.say("do", do)
-            if paste:
-                show.paste(paste)
+        if result.status is Status.SKIP:
+            skips.setdefault(result.seen, []).append(result.id)
+        elif all_of_them or result.status is not Status.PASS:
+            draw_one(result)
+    for why, ids in skips.items() if all_of_them else ():
+        show.say("skip", f"{', '.join(ids)}: {why}")
+
+
+def draw_one(result: Result) -> None:
+    word = result.status.value
+    show.say(word if result.status is Status.PASS else word.upper(), f"{result.id:<{ID_WIDTH}}{result.seen}")
+    if result.cause and result.cause != result.seen:
+        show.say("cause", result.cause)
+    if result.remedy:
+        do, _, paste = result.remedy.partition("\n")
+        show.say("do", do)
+        if paste:
+            show.paste(paste)
 
 
 def verdict(results: Sequence[Result]) -> Status:
@@ -93,6 +102,8 @@ def document(facts: Facts, results: Sequence[Result], version: str) -> dict[str,
         "schema": SCHEMA,
         "kind": "preflight",
         "torchtap": version,
+        "host": {"name": host_name(os.environ)},
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "verdict": verdict(results).value,
         "first_cause": {"id": first.id, "cause_id": first.cause_id} if first else None,
         "choice": {

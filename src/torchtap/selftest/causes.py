@@ -427,6 +427,12 @@ CAUSES: dict[str, Cause] = {
         do="Reset all GPUs together, or reboot the host. If it stays: check bridges or ask the vendor",
         paste="nvidia-smi nvlink -s",
     ),
+    "nvlink_all_down": Cause(
+        says="{gpus}: no NVLink is up, although these GPUs are joined by an NVSwitch",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="Restart the fabric manager on the host, then reset all GPUs together; in a VM check its NVSwitch partition",
+        paste="sudo systemctl restart nvidia-fabricmanager; nvidia-smi nvlink -s",
+    ),
     "nvlink_partly": Cause(
         says="{gpus}: some NVLinks are down, on all GPUs of the kind alike",
         remedy=Remedy.CHECK_HARDWARE,

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from torchtap.selftest.burn.examples import good_burn
+from torchtap.selftest.check import Check
 from torchtap.selftest.checks import CHECKS
+from torchtap.selftest.checks.expect import Expected, expectations
 from torchtap.selftest.facts import Facts, SmiFacts
 from torchtap.selftest.host import Host, Node, PciGpu
 from torchtap.selftest.identity import identify
@@ -238,6 +240,9 @@ def examples() -> Iterator[tuple[str, Report]]:
         "name": "NVIDIA H200",
         "uuid": H200["uuid"][:-1] + "1",
     }
+    yield "the level burn", _report(fine, level=Level.BURN)
+    expected = expectations(Expected(gpus=8, name="H200", driver=(580,)))
+    yield "fewer GPUs than expected", _report(replace(fine, host=replace(HOST, container=None)), expected)
     yield "a lost GPU", _report(replace(fine, smi=smi_answers([H200, second])))
     old = replace(
         fine, smi=smi_answers([T4]), host=replace(HOST, driver_text="", module_version="550.163.01")
@@ -275,12 +280,15 @@ def _no_cuda() -> dict[str, Mapping[str, object]]:
     return {**_without_gpu(), "nodes": {"nodes": {}}, "cuda.library": library}
 
 
-def _report(facts: Facts) -> Report:
+def _report(facts: Facts, expected: Sequence[Check] = (), *, level: Level = Level.QUICK) -> Report:
     seconds = 24.0 if facts.smi is not None and any(answer.timed_out for answer in facts.smi.answers) else 4.2
-    quick = [check for check in CHECKS if Level.QUICK.includes(check.level)]
+    if level is Level.BURN:
+        seconds = 780.0
+    chosen = [check for check in CHECKS if level.includes(check.level)]
     return Report(
-        results=judge_all(quick, facts),
+        results=judge_all([*chosen, *expected], facts),
         device=facts.device.value,
+        level=level.value,
         seconds=seconds,
         torchtap="0.1.0",
         identity=replace(identify(facts, {"TORCHTAP_HOST": "node017"}, STARTED), kernel="6.8.0-60-generic"),

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from math import isfinite
 
-from torchtap.selftest.result import Report
+from torchtap.selftest.result import Report, measured
 from torchtap.selftest.status import Status
 from torchtap.selftest.words import printable
 
@@ -140,19 +139,3 @@ def _measured(report: Report) -> dict[str, list[tuple[Mapping[str, object], floa
             }
             by_unit.setdefault(base, []).append((labels, float(record["value"]) * factor))  # type: ignore[arg-type]
     return by_unit
-
-
-def measured(values: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """The records under "measured" in a check's values that are whole: gpu, a finite value, a unit."""
-    records = values.get("measured")
-    if not isinstance(records, list | tuple):
-        return []
-    return [
-        record
-        for record in records
-        if isinstance(record, Mapping)
-        and isinstance(record.get("gpu"), int | str)
-        and isinstance(record.get("value"), int | float)
-        and isfinite(record["value"])
-        and isinstance(record.get("unit"), str)
-    ]

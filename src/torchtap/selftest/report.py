@@ -7,20 +7,21 @@ recorded data.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from torchtap.selftest.lines import COUNTED, DEFAULT_WIDTH, STYLES, fit, line, print_lines
-from torchtap.selftest.result import Report, Result
+from torchtap.selftest.result import Report, Result, measured
 from torchtap.selftest.status import Status
-from torchtap.selftest.words import count
+from torchtap.selftest.words import count, figure, took
 
 NEEDS_ATTENTION = (Status.FAIL, Status.UNKNOWN, Status.WARN)  # in this order
 # What a machine is told by, in the line under the verdict: the id of a check that passed, and the words before it.
 SUMMARY = {"driver.smi": "", "driver.version": "driver ", "torch.build": "", "torch.cudnn": ""}
 ID_WIDTH = 15
+MOST_QUANTITIES = 6  # of one check that are told apart
 # Skips of one kind in one phrase; the rest by their own reason.
 SKIPS = {
     "needs": "{n} that need{s} {need}: not tested",
@@ -90,9 +91,13 @@ def _groups(report: Report) -> Iterator[Text]:
 
 def _every(results: Iterable[Result]) -> Iterator[Text]:
     for result in results:
-        took = f"  ({result.seconds:.1f} s)" if result.seconds >= 0.05 else ""
+        seconds = f"  ({took(result.seconds)})" if result.seconds >= 0.05 else ""
         yield line(
-            result.status.value, STYLES[result.status], f"{result.id:{ID_WIDTH}}", result.seen, (took, "dim")
+            result.status.value,
+            STYLES[result.status],
+            f"{result.id:{ID_WIDTH}}",
+            result.seen,
+            (seconds, "dim"),
         )
 
 
@@ -100,12 +105,33 @@ def _verdict(report: Report) -> Iterator[Text]:
     verdict = report.verdict
     numbers = {status: sum(result.status is status for result in report.results) for status in Status}
     counts = ", ".join(f"{numbers[status]} {word}" for status, word in COUNTED.items() if numbers[status])
-    yield line(verdict.value.upper(), STYLES[verdict], f"self-test: {counts}; {report.seconds:.1f} s")
+    yield line(verdict.value.upper(), STYLES[verdict], f"self-test: {counts}; {took(report.seconds)}")
     if verdict is Status.UNKNOWN and not numbers[Status.UNKNOWN]:
         yield line("", "", "no check ran, so nothing is proved")
     seen = {result.id: result.seen for result in report.results if result.status is Status.PASS}
     if proof := [f"{words}{_short(seen[name])}" for name, words in SUMMARY.items() if name in seen]:
         yield line("on", "", "; ".join(proof))
+    if figures := "; ".join(_figures(report.results)):
+        yield line("figures", "", figures)
+
+
+def _figures(results: Iterable[Result]) -> Iterator[str]:
+    """What each check measured: one number, or the least and the most of all GPUs; a unit once."""
+    for result in results:
+        records = measured(result.values)
+        pairs = len({record.get("what") for record in records}) > MOST_QUANTITIES  # each GPU with each other
+        by_what: dict[tuple[str, str], list[float]] = {}
+        for record in records:
+            what = "" if pairs else str(record.get("what") or "")
+            by_what.setdefault((str(record["unit"]), what), []).append(float(record["value"]))  # type: ignore[arg-type]
+        for unit in dict.fromkeys(unit for unit, _ in by_what):
+            said = [f"{what} {_range(each)}".strip() for (of, what), each in by_what.items() if of == unit]
+            yield f"{result.id} {', '.join(said)} {unit}"
+
+
+def _range(values: Sequence[float]) -> str:
+    least, most = figure(min(values)), figure(max(values))
+    return least if least == most else f"{least} to {most}"
 
 
 def _short(seen: str) -> str:

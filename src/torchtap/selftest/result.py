@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import isfinite
 
 from torchtap.selftest.identity import Identity
 from torchtap.selftest.masking import host_names, mask_all
@@ -118,6 +119,22 @@ class Report:
     def to_json(self) -> str:
         """`to_dict` as text in ASCII, which every terminal and log can take; indented by two, with a line end."""
         return json.dumps(self.to_dict(), indent=2) + "\n"
+
+
+def measured(values: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """The records under "measured" in a check's values that are whole: gpu, a finite value, a unit."""
+    records = values.get("measured")
+    if not isinstance(records, list | tuple):
+        return []
+    return [
+        record
+        for record in records
+        if isinstance(record, Mapping)
+        and isinstance(record.get("gpu"), int | str)
+        and isinstance(record.get("value"), int | float)
+        and isfinite(record["value"])
+        and isinstance(record.get("unit"), str)
+    ]
 
 
 def _plain(value: object) -> object:

@@ -59,6 +59,24 @@ def age(seconds: float) -> str:
     return f"{int(seconds // 86_400)} days"
 
 
+def figure(value: float) -> str:
+    """A measured value as people read it: four digits, and never a power of ten.
+
+    >>> figure(128000.4), figure(696.42), figure(51.2)
+    ('128,000', '696.4', '51.2')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def took(seconds: float) -> str:
+    """A time as people read it.
+
+    >>> took(4.23), took(780)
+    ('4.2 s', '13 min')
+    """
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
+
+
 def cudnn_version(number: int) -> str:
     """cuDNN's version number as people write it.
 

@@ -44,7 +44,7 @@ def test_it_says_before_it_builds_and_how_else_to_get_the_answer(checkout: Check
     assert docker.called("^compose build dev$")
 
 
-@pytest.mark.parametrize("rc", [0, 1, 2])
+@pytest.mark.parametrize("rc", [0, 1, 2, 130])
 def test_the_exit_code_is_the_self_tests_and_the_container_is_removed(checkout: Checkout, rc: int) -> None:
     docker = answers(checkout, rc)
     assert checkout.run("selftest").returncode == rc
@@ -144,8 +144,19 @@ def test_the_report_is_copied_out_of_the_container(checkout: Checkout) -> None:
     checkout.run("selftest")
     copied = next(argv for argv in docker.calls if argv[0] == "cp")
     assert copied[1].startswith("torchtap-selftest-")
-    assert copied[1].endswith(":/tmp/selftest-report.json")
-    assert copied[2].endswith("/report.json")
+    assert copied[1].endswith(":/tmp/selftest-report/.")
+    assert Path(copied[2]).parent == checkout.root / ".torchtap"
+
+
+def test_a_wrong_option_leaves_the_last_reports_alone(checkout: Checkout) -> None:
+    folder = checkout.root / FOLDER
+    folder.mkdir()
+    (folder / "report.json").write_text("old")
+    answers(checkout, 2)
+    done = checkout.run("selftest", "--onyl")
+    assert done.returncode == 2
+    assert "if torchtap:cu130 is older than this checkout: make build" in flat(done.stdout)
+    assert [each.name for each in folder.iterdir()] == ["report.json"]
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_test(checkout: Checkout) -> None:
@@ -196,7 +207,7 @@ def test_ctrl_c_is_the_self_tests_matter_and_the_container_is_removed(
     slow = tmp_path / "slow"
     slow.write_text(SLOW.format(python=sys.executable))
     slow.chmod(0o755)
-    script = f'#!/bin/sh\ncase "$*" in *selftest-report.json*) [ "$1" = run ] && exec {slow};; esac\n'
+    script = f'#!/bin/sh\ncase "$1 $*" in "run "*--report*) exec {slow};; esac\n'
     real.write_text(f'{script}exec {docker.folder}/docker-table "$@"\n')
     real.chmod(0o755)
     child = subprocess.Popen(

@@ -531,6 +531,13 @@ SCENARIOS = [
         "nvlink_partly",
     ),
     Scenario(
+        "no link behind an NVSwitch",
+        other(nvlink=LINKED.replace("26.562 GB/s", "<inactive>")),
+        "gpu.nvlink",
+        "fail",
+        "nvlink_all_down",
+    ),
+    Scenario(
         "fewer links than the other",
         other(nvlink="<inactive>".join(LINKED.rsplit("26.562 GB/s", 1))),
         "gpu.nvlink",

@@ -370,13 +370,16 @@ def test_a_vgpu_with_its_licence_passes(status: str):
 def test_links_are_compared_within_a_kind():
     """All down is no bridge; a line of another form, or a GPU without a line, is unknown; one GPU has none to link."""
     nothing = LINKED.replace("26.562 GB/s", "<inactive>")
-    assert results(other(nvlink=nothing))["gpu.nvlink"].cause_id == "not_applicable"
     newer = "".join(
         f"{line}\nNVML: Unable to retrieve NVLink information as all links are inActive\n"
         for line in LINKED.splitlines()
         if line.startswith("GPU")
     )
-    assert results(other(nvlink=newer))["gpu.nvlink"].cause_id == "not_applicable"
+    pcie = [{**gpu, "fabric.state": "[N/A]", "fabric.status": "[N/A]"} for gpu in (H200, SECOND)]
+    for text in (nothing, newer):
+        assert results(other(nvlink=text))["gpu.nvlink"].cause_id == "nvlink_all_down"
+        boards = replace(other(), smi=smi_answers(pcie, nvlink=text))
+        assert results(boards)["gpu.nvlink"].cause_id == "not_applicable"
     assert results(other(nvlink=LINKED))["gpu.nvlink"].seen == "36 NVLinks up, none down"
     for odd in ("", "lorem\n", LINKED.partition("GPU 1")[0], LINKED + "\t Link 18: lorem\n"):
         assert results(other(nvlink=odd))["gpu.nvlink"].status is Status.UNKNOWN, odd

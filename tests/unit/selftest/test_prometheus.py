@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tests.unit.selftest.reports import EXAMPLES, IDS, REPORTS, nasty
-from torchtap.selftest.prometheus import UNITS, measured, to_prometheus
-from torchtap.selftest.result import Report, Result
+from torchtap.selftest.prometheus import UNITS, to_prometheus
+from torchtap.selftest.result import Report, Result, measured
 from torchtap.selftest.status import Status
 from torchtap.selftest.words import printable
 

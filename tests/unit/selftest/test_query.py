@@ -14,6 +14,7 @@ from torchtap.selftest.facts import SmiFacts
 from torchtap.selftest.limits import MAX_REFUSALS
 from torchtap.selftest.process import Answer
 from torchtap.selftest.query import ALSO, REMAPPED_ROWS, ask_smi, find_smi
+from torchtap.selftest.smi.nvlink import read_nvlink
 
 FIELDS = [read.removeprefix("smi:") for check in CHECKS for read in check.reads if read.startswith("smi:")]
 
@@ -366,3 +367,10 @@ def test_530_is_asked_for_the_clock_reasons_by_their_new_name():
     facts = ask_smi(FIELDS, find=lambda: "nvidia-smi", run=run)
     assert causes(facts) == ((0, "thermal_slowdown"),)
     assert facts.refused == ("clocks_throttle_reasons.active",)
+
+
+def test_nvlinks_of_an_emulated_host_are_asked_where_there_are_several_gpus(emulate):
+    """Eight H100 with eighteen links each."""
+    gpus, strays = read_nvlink(emulate("h100x8", also=("nvlink",)).also["nvlink"].text)
+    assert [(gpu.index, gpu.up, gpu.down) for gpu in gpus] == [(n, 18, ()) for n in range(8)]
+    assert strays == ()

@@ -70,6 +70,16 @@ skip    19 checks that need device.nodes: not tested
 FAIL    self-test: 4 passed, 1 failed, 19 skipped; 4.2 s
 on      torch 2.14.1+cu130, CUDA 13.0, sm_75 to sm_120; cuDNN 9.24.0
 """,
+    "the level burn": """\
+skip    gpu.nvlink, gpu.equals, gpu.peers, gpu.nccl: does not apply here
+PASS    self-test: 43 passed, 4 skipped; 13 min
+on      1 GPU: NVIDIA H200; driver 590.48.01; torch 2.14.1+cu130, CUDA 13.0,
+        sm_75 to sm_120; cuDNN 9.24.0
+figures gpu.memory tested 128,000 MiB; gpu.bandwidth 4,312 GB/s; gpu.transfer to
+        GPU 55.1, from GPU 54.9 GB/s; gpu.throttle SM 1,830 MHz; gpu.speed fp32
+        51.2, tf32 401, fp16 742, bf16 781 TFLOP/s; burn.numbers bfloat16 696.4
+        TFLOP/s; burn.thermal hottest 68 C; burn.power mean 670 W
+""",
     "no GPU, by design": """\
 skip    18 checks of a GPU: by design (--device cpu or TORCHTAP_DEVICE=cpu)
 PASS    self-test: 6 passed, 18 skipped; 4.2 s
@@ -107,6 +117,25 @@ def test_a_command_to_paste_is_never_broken():
     assert "        make up        # or: docker run --gpus all IMAGE\n" in text(
         REPORTS["a container without a GPU"], 40
     )
+
+
+def test_of_many_gpus_the_least_and_the_most_are_shown():
+    """And of pairs of GPUs one range: 56 rates would be a heap."""
+
+    def records(whats: list[str]) -> list[dict[str, object]]:
+        return [
+            {"gpu": gpu, "what": what, "value": 400.0 + gpu, "unit": "GB/s"}
+            for what in whats
+            for gpu in range(8)
+        ]
+
+    def shown(whats: list[str]) -> str:
+        one = Result(id="gpu.peers", status=Status.PASS, seen="", values={"measured": records(whats)})
+        return text(Report(results=(one,), device="gpu", seconds=1, torchtap="0"), 200).splitlines()[-1]
+
+    assert shown([""]) == "figures gpu.peers 400 to 407 GB/s"
+    assert shown(["to", "from"]) == "figures gpu.peers to 400 to 407, from 400 to 407 GB/s"
+    assert shown([f"to GPU {gpu}" for gpu in range(8)]) == "figures gpu.peers 400 to 407 GB/s"
 
 
 def test_verbose_shows_every_check():

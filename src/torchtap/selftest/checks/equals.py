@@ -12,10 +12,15 @@ FIRMWARE = ("vbios_version", "inforom.image")
 
 
 def judge_nvlink(facts: Facts) -> Judged:
-    """Links that are down. Where all are down on every GPU, none are connected: PCIe boards without a bridge."""
+    """Links that are down. All down is right for PCIe boards without a bridge, and wrong behind an NVSwitch.
+
+    Only GPUs of an NVSwitch report a fabric.
+    """
     smi = facts.need_smi
     if smi.path is None:
         return skipped("not_reported", "there is no nvidia-smi to ask")
+    if any(row.text("mig.mode.current") == "Enabled" for row in smi.rows):
+        return skipped("not_applicable", "MIG is on, which uses no NVLink")
     answer = smi.also.get("nvlink")
     if answer is None:
         if len(smi.rows) == 1:
@@ -27,6 +32,9 @@ def judge_nvlink(facts: Facts) -> Judged:
         raise UnreadableError(f"nvidia-smi nvlink -s says {what!r}")
     values: dict[str, object] = {"up": [gpu.up for gpu in gpus], "down": [list(gpu.down) for gpu in gpus]}
     if not any(gpu.up for gpu in gpus):
+        switched = [row.gpu for row in smi.rows if row.text("fabric.state") is not None]
+        if switched:
+            return failed("nvlink_all_down", "no NVLink is up", **values, gpus=name_gpus(switched))
         return skipped("not_applicable", "no NVLink is connected")
     broken = [gpu for gpu in gpus if gpu.up < max(each.up for each in gpus if each.name == gpu.name)]
     if broken:
@@ -77,12 +85,12 @@ CHECKS = (
     Check(
         id="gpu.nvlink",
         title="Are all NVLinks up?",
-        reads=("ask:nvlink", "smi:index"),
+        reads=("ask:nvlink", "smi:index", "smi:fabric.state", "smi:mig.mode.current"),
         needs=("gpu.state",),
         judge=judge_nvlink,
-        causes=("nvlink_inactive", "nvlink_partly"),
+        causes=("nvlink_inactive", "nvlink_all_down", "nvlink_partly"),
         level=Level.FULL,
-        source="GPUs of one kind must have as many links up; all down is a board without a bridge",
+        source="GPUs of one kind must have as many links up; all down is a board without bridge or NVSwitch",
         see="nvidia-smi nvlink -s",
     ),
     Check(

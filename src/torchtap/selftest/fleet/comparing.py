@@ -189,7 +189,9 @@ def _slow(reports: Sequence[HostReport]) -> list[Slow]:
     for report in reports:
         for measure in report.measured:
             if measure.unit.endswith("/s"):
-                key = (measure.name, measure.check, measure.what, measure.unit)
+                # A rate to another GPU depends on where both sit: it is compared with the same pair of other hosts.
+                place = str(measure.gpu) if re.search(r"GPU \d", measure.what) else ""
+                key = (measure.name, measure.check, measure.what, measure.unit, place)
                 equals.setdefault(key, []).append((report.host, measure))
     slow = []
     for of_a_kind in equals.values():

@@ -13,7 +13,7 @@ from rich.text import Text
 from torchtap.selftest.fleet.comparing import Drift, Group, Merged, Slow, host_list
 from torchtap.selftest.lines import COUNTED, STYLES, fit, line, print_lines
 from torchtap.selftest.status import Status
-from torchtap.selftest.words import and_list, count, printable
+from torchtap.selftest.words import and_list, count, figure, printable
 
 MOST = 10  # entries of one kind; --json has all
 
@@ -76,8 +76,8 @@ def _slow(slow: Slow) -> Text:
     what = f"{measure.check} {measure.what}".strip()
     return _entry(
         "SLOW" if slow.status is Status.FAIL else "slow",
-        f"{slow.host} GPU {measure.gpu}: {measure.value:,.4g} {measure.unit} in {what}, {slow.below:.0%} below the "
-        f"median {slow.median:,.4g} of {slow.equals:,} {measure.name}",
+        f"{slow.host} GPU {measure.gpu}: {figure(measure.value)} {measure.unit} in {what}, {slow.below:.0%} below the "
+        f"median {figure(slow.median)} of {slow.equals:,} {measure.name}",
         STYLES[slow.status],
     )
 

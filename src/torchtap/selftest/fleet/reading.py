@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torchtap
-from torchtap.selftest.prometheus import measured
-from torchtap.selftest.result import SCHEMA
+from torchtap.selftest.result import SCHEMA, measured
 from torchtap.selftest.status import Status, worst
 
 MAX_BYTES = 64 << 20  # a report has some 100 KB

@@ -30,6 +30,9 @@ def test_a_bare_host_with_an_engine(checkout: Checkout) -> None:
     assert "pass port.jupyter port 48888 can be had" in said
     assert said.endswith("make up would take mode cpu, variant cu130: nothing is in its way.")
     here = str(checkout.root)  # a word is never broken
+    assert (
+        "skip gpu.pci, driver.smi, gpu.count, driver.version, gpu.variant, engine.gpu, engine.cgroups" in said
+    )
     assert [line for line in done.stdout.splitlines() if len(line) > 80 and here not in line] == []
 
 

@@ -94,6 +94,24 @@ def test_only_rates_of_equal_gpus_are_compared_and_only_where_a_median_says_some
     assert merge([host("a", speeds=(0.0,) * 3)]).slow == ()
 
 
+def test_a_rate_to_another_gpu_is_compared_with_the_same_pair_elsewhere():
+    """GPUs behind one switch are faster to each other than across; on every host alike."""
+
+    def pairs(name: str, far: float) -> HostReport:
+        rates = {(0, 1): 50.0, (2, 1): far}
+        measures = [
+            Measure(check="gpu.peers", what=f"to GPU {to}", gpu=gpu, name="A", value=rate, unit="GB/s")
+            for (gpu, to), rate in rates.items()
+        ]
+        return HostReport(
+            host=name, file="", started="", verdict=Status.PASS, versions={}, measured=tuple(measures)
+        )
+
+    assert merge([pairs("a", 20.0), pairs("b", 20.0), pairs("c", 20.0)]).slow == ()
+    (slow,) = merge([pairs("a", 20.0), pairs("b", 20.0), pairs("c", 10.0)]).slow
+    assert (slow.host, slow.measure.gpu, slow.equals) == ("c", 2, 3)
+
+
 def test_versions_that_differ_from_the_majority_are_told_with_their_hosts():
     """Where no value is the most frequent, all are told; what is not known does not differ."""
     old, new = {"driver": "580.1"}, {"driver": "590.1"}

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.unit.selftest.reports import IDS, REPORTS
 from torchtap.selftest.fleet.examples import host_reports
@@ -128,6 +130,24 @@ def test_a_file_that_is_no_report_is_named_and_hides_no_other(
     assert [each.file for each in bad] == [str(file)]
     assert re.match(said, bad[0].why), bad[0].why
     assert "\n" not in bad[0].why
+
+
+FAILING = json.dumps(next(each for each in host_reports(7) if each["verdict"] == "fail"), indent=2)
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(at=st.integers(0, len(FAILING) - 1), length=st.integers(0, 400), put_in=st.text(max_size=8))
+def test_no_damage_makes_a_failing_host_good(tmp_path: Path, at: int, length: int, put_in: str):
+    """Whatever is cut out of its report and put in: it fails, or the file is bad."""
+    file = put(tmp_path / "damaged.json", FAILING[:at] + put_in + FAILING[at + length :])
+    reports, bad = read([file])
+    assert len(reports) + len(bad) == 1
+    assert all(report.verdict is Status.FAIL for report in reports)
 
 
 def test_a_report_in_a_log_is_found(tmp_path: Path):
