@@ -15,7 +15,7 @@ from rich.text import Text
 from torchtap.selftest.lines import COUNTED, DEFAULT_WIDTH, STYLES, fit, line, print_lines
 from torchtap.selftest.result import Report, Result, measured
 from torchtap.selftest.status import Status
-from torchtap.selftest.words import count, figure, took
+from torchtap.selftest.words import count, figure, printable, took
 
 NEEDS_ATTENTION = (Status.FAIL, Status.UNKNOWN, Status.WARN)  # in this order
 # What a machine is told by, in the line under the verdict: the id of a check that passed, and the words before it.
@@ -42,8 +42,15 @@ def draw(report: Report, console: Console, *, verbose: bool = False) -> None:
 
 
 def to_text(report: Report, width: int = DEFAULT_WIDTH) -> str:
-    """The report as plain text with every check, for a file."""
+    """The report as plain text with every check, for a file: it begins with what it is of."""
+    of = (
+        report.identity.name,
+        report.identity.started,
+        f"level {report.level}",
+        f"torchtap {report.torchtap}",
+    )
     file = io.StringIO()
+    file.write(printable(", ".join(word for word in of if word)) + "\n\n")
     draw(report, Console(file=file, width=width, highlight=False, no_color=True), verbose=True)
     return file.getvalue()
 

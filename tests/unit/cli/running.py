@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import torchtap
@@ -36,3 +38,28 @@ def command(*words: str | Path, cwd: Path | None = None, **env: str) -> subproce
         cwd=cwd,
         timeout=120,
     )
+
+
+def on_terminal(words: list[str], env: Mapping[str, str]) -> tuple[str, int]:
+    """What a real terminal of 80 columns gets, and the exit code."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchtap.cli", *words],
+        stdout=slave,
+        stderr=slave,
+        stdin=slave,
+        env=dict(env),
+        close_fds=True,
+    )
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:  # the terminal is closed when the last writer has ended
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(master)
+    return shown.decode(), process.wait()

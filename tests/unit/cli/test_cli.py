@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import socket
@@ -12,41 +11,15 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 import torchtap
-from tests.unit.cli.running import command, environment
+from tests.unit.cli.running import command, environment, on_terminal
 
 QUICK = ["selftest", "--device", "cpu", "--only", "cpu.matmul"]
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-def on_terminal(words: list[str], env: Mapping[str, str]) -> tuple[str, int]:
-    """What a real terminal of 80 columns gets, and the exit code."""
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "torchtap.cli", *words],
-        stdout=slave,
-        stderr=slave,
-        stdin=slave,
-        env=dict(env),
-        close_fds=True,
-    )
-    os.close(slave)
-    shown = b""
-    while True:
-        try:
-            chunk = os.read(master, 65536)
-        except OSError:  # the terminal is closed when the last writer has ended
-            break
-        if not chunk:
-            break
-        shown += chunk
-    os.close(master)
-    return shown.decode(), process.wait()
 
 
 def test_the_version():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.running import command, environment
+from tests.unit.cli.running import command, environment, on_terminal
 from torchtap.selftest.fleet.examples import host_reports
 
 
@@ -93,6 +94,20 @@ def test_a_merge_of_nothing_could_not_run(words: list[str], said: str, tmp_path:
     done = command("selftest", *words, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith(f"torchtap selftest: {said}")
+
+
+def test_a_large_merge_says_how_far_it_is_on_a_terminal(reports: Path, tmp_path: Path):
+    """Wiped away at the end; in a pipe nothing is said."""
+    good = (reports / "node0001.json").read_text()
+    for at in range(40):
+        (tmp_path / f"{at}.json").write_text(
+            good.replace("node0001", f"n{at}").replace("GPU-00000001", f"GPU-{at:08x}")
+        )
+    shown, code = on_terminal(["selftest", "--merge", str(tmp_path)], environment())
+    assert code == 0
+    assert re.search(r"self-test: reading (20|40) of 40 reports", shown)
+    assert "40 hosts: 40 passed" in shown
+    assert command("selftest", "--merge", tmp_path).stderr == ""
 
 
 def test_merging_imports_no_torch(reports: Path):

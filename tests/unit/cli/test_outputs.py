@@ -33,6 +33,7 @@ def test_a_folder_gets_every_form(tmp_path: Path):
     assert ET.parse(folder / "junit.xml").getroot().tag == "testsuites"
     assert (folder / "metrics.prom").read_text().startswith("# HELP torchtap_selftest_ready ")
     text = (folder / "report.txt").read_text()
+    assert text.startswith("node017, 2026-11-30T17:48:17Z, level quick, torchtap 0.1.0\n\n")
     assert "PASS    self-test: " in text
     assert "\x1b" not in text
     assert "pass    gpu.ecc" in text

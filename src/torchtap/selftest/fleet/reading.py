@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class HostReport:
     remedy: str | None = None
     gpus: tuple[str, ...] = ()  # names
     uuids: frozenset[str] = frozenset()
-    versions: Mapping[str, str] = frozenset()  # type: ignore[assignment]
+    versions: Mapping[str, str] = field(default_factory=dict)
     measured: tuple[Measure, ...] = ()
 
 
