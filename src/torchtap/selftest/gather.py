@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from torchtap.selftest.check import Check
-from torchtap.selftest.child.steps import STEPS
+from torchtap.selftest.child.steps import STEPS, with_needed
 from torchtap.selftest.facts import Child, Facts, SmiFacts
 from torchtap.selftest.host import read_host
 from torchtap.selftest.kernel_log import KMSG, read_kernel_log
-from torchtap.selftest.limits import SMI_TIMEOUT_S
+from torchtap.selftest.limits import FULL_TAKES, SMI_TIMEOUT_S
 from torchtap.selftest.manifest import read_manifest
 from torchtap.selftest.probe import run_child
 from torchtap.selftest.process import ask
 from torchtap.selftest.query import TIMEOUT_VARIABLE, ask_smi
-from torchtap.selftest.status import Device
+from torchtap.selftest.status import Device, Level
 
 # What is said to a person while it runs.
 DOING = {
@@ -58,7 +58,7 @@ def gather(
 
     def say(what: str) -> None:
         if on_step is not None and what in DOING:
-            on_step(DOING[what])
+            on_step(DOING[what] + how_far(what, steps))
 
     say("host")
     began = time.monotonic()
@@ -89,6 +89,18 @@ def gather(
         interrupted=stop(),
         seconds=seconds,
     )
+
+
+def how_far(name: str, steps: Iterable[str]) -> str:
+    """Behind the words for a step: the how-manieth it is, where they take minutes in all. Empty for level quick.
+
+    >>> how_far("gpu.matmul", ["gpu.matmul", "gpu.speed"])
+    ' (5 of 6; 2 to 5 min in all)'
+    """
+    names = with_needed(steps)
+    if name not in names or all(STEPS[each].level is Level.QUICK for each in names):
+        return ""
+    return f" ({names.index(name) + 1} of {len(names)}; {FULL_TAKES} in all)"
 
 
 def smi_timeout(env: Mapping[str, str]) -> float:

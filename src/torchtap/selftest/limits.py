@@ -75,6 +75,9 @@ CONVOLUTION_TOLERANCE = 1e-3
 # fp32, TF32 off. Ten steps of an LSTM on two libraries differ by about 1e-6 (measured, CPU against a formula).
 LSTM_TOLERANCE = 1e-3
 
+# What people are told of level full: as long as DCGM's and other fleets' tests of that reach take (unverified here).
+FULL_TAKES = "2 to 5 min"
+
 # -- Burning -------------------------------------------------------------------------------------------------
 BURN_MINUTES = 10.0
 # Half a minute is about 30 readings of nvidia-smi, the least that a share of 5 % can be told from. A week is enough.

@@ -36,7 +36,7 @@ from torchtap.selftest.facts import Facts, NotDoneError, StepState
 from torchtap.selftest.gather import SettingError, gather, smi_timeout
 from torchtap.selftest.host import SHARED_MEMORY
 from torchtap.selftest.identity import identify
-from torchtap.selftest.limits import BURN_MINUTES, BURN_MINUTES_RANGE, MAX_EVIDENCE_CHARS
+from torchtap.selftest.limits import BURN_MINUTES, BURN_MINUTES_RANGE, BURN_SILENCE_S, MAX_EVIDENCE_CHARS
 from torchtap.selftest.probe import signal_name
 from torchtap.selftest.result import Report, Result
 from torchtap.selftest.smi.fields import NotThisFormError
@@ -105,7 +105,14 @@ def run(
     facts = gather(wanted, chosen_device, timeout_s=timeout_s, on_step=on_step, stop=stop)
     if waits_for_load(checks, facts, left_out):
         smi_timeout_s = timeout_s if timeout_s is not None else smi_timeout(os.environ)
-        facts = add_burn(facts, seconds, smi_timeout_s=smi_timeout_s, on_step=on_step, stop=stop)
+        facts = add_burn(
+            facts,
+            seconds,
+            smi_timeout_s=smi_timeout_s,
+            silence_s=max(BURN_SILENCE_S, timeout_s or 0.0),
+            on_step=on_step,
+            stop=stop,
+        )
     results = judge_all(checks, facts, left_out)
     return Report(
         results=results,

@@ -16,7 +16,7 @@ from torchtap.selftest.probe import read_lines
 from torchtap.selftest.runner import judge_all, run
 from torchtap.selftest.status import Level, Status, worst
 
-QUICK = tuple(check for check in CHECKS if check.level is Level.QUICK)
+FULL = tuple(check for check in CHECKS if Level.FULL.includes(check.level))
 
 
 @pytest.mark.parametrize("last", ["", *GOOD_STEPS])
@@ -29,12 +29,12 @@ def test_wherever_it_is_stopped_only_what_was_found_is_judged(last: str):
     if not last:
         facts = replace(facts, smi=None)
     assert not last or facts.child is None or facts.child.step(last).state is StepState.STOPPED
-    results = judge_all(QUICK, facts)
+    results = judge_all(FULL, facts)
     for result in results:
         assert result.status in (Status.PASS, Status.SKIP) or result.cause_id == "interrupted", result
     assert worst(result.status for result in results) is Status.UNKNOWN
     passing = {result.id for result in results if result.status is Status.PASS}
-    assert passing <= {result.id for result in judge_all(QUICK, good()) if result.status is Status.PASS}
+    assert passing <= {result.id for result in judge_all(FULL, good()) if result.status is Status.PASS}
     assert not passing & (GOOD_STEPS.keys() - done.keys())  # a check that is named like its step
 
 

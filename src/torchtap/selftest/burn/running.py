@@ -80,6 +80,7 @@ def add_burn(
     seconds: float,
     *,
     smi_timeout_s: float,
+    silence_s: float = BURN_SILENCE_S,
     on_step: Callable[[str], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Facts:
@@ -89,6 +90,7 @@ def add_burn(
         seconds,
         smi=facts.smi.path if facts.smi is not None else None,
         smi_timeout_s=smi_timeout_s,
+        silence_s=silence_s,
         on_step=on_step,
         stop=stop,
     )

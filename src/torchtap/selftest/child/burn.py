@@ -7,7 +7,7 @@ and a pair of pipes for each, and say no more.)
 
 Nearly all free memory holds operands, and each product takes the next two, so that all of it is read again and again.
 The result is known exactly: the operands repeat a small block, whose product is computed in 64-bit integers on the CPU.
-Values are compared and counted on the GPU. The host waits only for the end of a round (about half a second), while the
+Values are compared and counted on the GPU. The host waits only for the end of a round (a tenth of a second), while the
 next one is queued already.
 """
 
@@ -26,7 +26,9 @@ from torchtap.selftest.child.running import Reporter, Values
 from torchtap.selftest.limits import BURN_ENTRY, BURN_MEMORY_SHARE, BURN_SILENCE_S, BURN_SLICES
 
 TELL_EVERY_S = 1.0
-ROUND_S = 0.5
+# Two rounds are queued at most. Of longer ones a fast GPU would hold more launches than its queue takes (1024), and the
+# next launch would wait for it while holding Python's lock.
+ROUND_S = 0.1
 # The block that the operands repeat: so small that 64-bit integers multiply it in less than a second.
 BLOCK = 64
 SMALL_GPU_BYTES = 8 << 30
