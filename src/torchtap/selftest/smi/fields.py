@@ -91,7 +91,7 @@ def _shaped(pattern: str) -> Callable[[str], str]:
 
 version = _shaped(r"\d{3}(\.\d+){1,3}( \[.*\])?")  # 610 adds "[Deprecated; ...]" in some outputs
 capability = _shaped(r"\d{1,2}\.\d")
-uuid = _shaped(r"(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+uuid = _shaped(r"((GPU|MIG)-)?[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 bus_id = _shaped(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]")
 _name_shape = _shaped(r"[A-Za-z][\w .,()/+-]{1,95}")
 # nvml.h's error strings, which have the shape of a name; those that cells.py knows are no values in the first place.

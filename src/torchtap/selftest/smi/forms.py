@@ -167,7 +167,7 @@ def _index(cells: Mapping[str, Cell], position: int | None) -> int | None:
 
 
 # -- nvidia-smi -L -------------------------------------------------------------------------------------------------
-_GPU_LINE = re.compile(r"GPU (\d+): (.+?) \(UUID: (GPU-[0-9a-fA-F-]{36})\)\s*", re.ASCII)
+_GPU_LINE = re.compile(r"GPU (\d+): (.+?) \(UUID: ((?:GPU-)?[0-9a-fA-F-]{36})\)\s*", re.ASCII)
 # Until driver 470 a MIG device's UUID was MIG-GPU-<uuid>/<gpu instance>/<compute instance>.
 _MIG_LINE = re.compile(r"\s+MIG \S+\s+Device\s+\d+: \(UUID: (MIG-[0-9a-fA-FGPU/-]{36,60})\)\s*", re.ASCII)
 
@@ -221,14 +221,17 @@ def read_version(text: str) -> dict[str, str]:
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
-_FIRST_LINE = re.compile(r"\|\s+(\d+)\s+(\S.*?)\s{1,}(On|Off|N/A|ERR!)\s*$")
-_BUS_CELL = re.compile(r"\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s+\S+\s*$")
+_FIRST_LINE = re.compile(r"\|\s+(\d+)\s+(\S.*?)\s{1,}(On|Off|N/A|ERR!|WDDM|TCC|MCDM)\s*$")
+# A Jetson's GPU is on no bus: N/A.
+_BUS_CELL = re.compile(r"\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]|N/A)\s+\S+\s*$")
 _SECOND_LINE = re.compile(r"\s*(\S+)\s+(\S+)\s+(\S+)\s+(.+?)\s*/\s*(\S+)\s*$")
 _COMPUTE_MODE = re.compile(r"(Default|Prohibited|E\. Process|E\. Thread)\s*$")
 _MEMORY_CELL = re.compile(r"\s*(\d+)\s?MiB\s*/\s*(\d+)\s?MiB\s*$")
 _BANNER = re.compile(r"CUDA (?:UMD )?Version:\s*(\[[^\]]*\]|Not Found|\S+)")
 # Lines of the frame that are no GPU's: banner, headings, rules, fillers.
-_FRAME = re.compile(r"\|[\s|=+-]*$|\|.*(?:NVIDIA-SMI.*Version|Persistence-M|Pwr:Usage|Memory-Usage|MIG M\.)")
+_FRAME = re.compile(
+    r"\|[\s|=+-]*$|\|.*(?:NVIDIA-SMI.*Version|Persistence-M|TCC/WDDM|Driver-Model|Pwr:Usage|Memory-Usage|MIG M\.)"
+)
 # What follows has lines of other kinds: MIG devices, then processes, which may have any name.
 _OTHER_PARTS = re.compile(r"\|\s*(?:MIG devices:|No MIG devices found|Processes:)")
 

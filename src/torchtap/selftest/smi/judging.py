@@ -384,6 +384,8 @@ def _sentences(lines: Sequence[str]) -> list[Finding]:
             found.append(finding)
     # A warning that stands in one line with something else: what else is there, was it a row?
     rest = [line for line in map(_beside_a_warning, lines) if line]
+    if any(each.verdict is Verdict.FAIL and each.cause != texts.CONSEQUENCE for each in found):
+        found = [each for each in found if each.cause != texts.CONSEQUENCE]
     # A line that nobody knows must not pass for health. Only what ends nvidia-smi's answer explains it; a warning
     # comes beside an answer that is whole.
     explained = any(finding.verdict in (Verdict.FAIL, Verdict.RETRY) for finding in found)
@@ -407,10 +409,18 @@ def _sentence(line: str) -> Finding | None:
     ):
         if (match := pattern.search(line)) is not None:
             reason = match["reason"].strip()
+            cause = _nvml_cause(reason, unknown_error)
+            known = _known_sentence(reason) if cause is None else None
             values = {**match.groupdict(), "reason": reason}
-            return Finding(None, _nvml_cause(reason, unknown_error), Verdict.FAIL, values, line)
+            return Finding(
+                None, cause or (known.cause if known else "nvml_error"), Verdict.FAIL, values, line
+            )
+    return None if texts.COMPANIONS.search(line) else _known_sentence(line)
+
+
+def _known_sentence(line: str) -> Finding | None:
     for sentence in texts.SENTENCES:
-        if (match := sentence.pattern.search(line)) is not None and not texts.COMPANIONS.search(line):
+        if (match := sentence.pattern.search(line)) is not None:
             values = {key: value for key, value in match.groupdict().items() if value is not None}
             return Finding(None, sentence.cause, sentence.verdict, values, line)
     return None
@@ -422,19 +432,16 @@ def _beside_a_warning(line: str) -> str:
     return "" if found is None else (line[: found.start()] + line[found.end() :]).strip(" .|")
 
 
-def _nvml_cause(reason: str, unknown_error: str) -> str:
+def _nvml_cause(reason: str, unknown_error: str) -> str | None:
+    """What NVML's words mean; None for words of others."""
     folded = reason.casefold()
     if folded.startswith("unknown error"):
         return unknown_error
-    # The end may be on another line, where the text was wrapped.
-    return next(
-        (
-            cause
-            for said, cause in texts.NVML_ERRORS
-            if folded.startswith(said) or (len(folded) > 9 and said.startswith(folded))
-        ),
-        "nvml_error",
-    )
+    for said, cause in texts.NVML_ERRORS:
+        # The end may be on another line, where the text was wrapped.
+        if folded.startswith(said) or (len(folded) > 9 and said.startswith(folded)):
+            return cause
+    return None
 
 
 def _exit_code(rc: int, findings: Sequence[Finding], *, proved: bool) -> list[Finding]:

@@ -88,6 +88,8 @@ SENTENCES: tuple[Sentence, ...] = (
     ),
     _s(r"nvidia-smi['\"]?: (?P<error>Permission denied|cannot execute.*|Exec format error)", "smi_broken"),
 )
+# What nvidia-smi adds where the only GPU could not be reached: no cause beside the one that says why.
+CONSEQUENCE = "no_devices"
 # Lines that only accompany the ones above.
 COMPANIONS = re.compile(
     r"NVML library version:|Are you sure you are using nvidia-smi provided|Please also try adding directory"
