@@ -19,6 +19,8 @@ KILL_WAIT_S = 2.0
 MAX_REFUSALS = 8
 # Enough for hundreds of GPUs; more is not an answer.
 MAX_OUTPUT_BYTES = 1 << 20
+# Of the kernel log: the newest lines of NVIDIA's drivers.
+MAX_EVIDENCE_LINES = 40
 # Of each raw text that is kept in a report.
 MAX_EVIDENCE_CHARS = 4000
 
@@ -34,6 +36,26 @@ OPEN_FILES_WARN = 4096
 # An idle GPU uses a few MiB, a CUDA context some hundred. nvidia-smi is asked for processes only above the first.
 PROCESSES_ASKED_MIB = 256
 MEMORY_IN_USE_MIB = 1024
+
+# -- Driver --------------------------------------------------------------------------------------------------
+# The driver that each CUDA toolkit brought with it (CUDA release notes, table of toolkit driver versions; 13.3 from one
+# public report). An older driver of the same CUDA major runs it too; only what is compiled at run time (PTX) may not.
+TOOLKIT_DRIVERS = {
+    (11, 8): (520, 61, 5),
+    (12, 0): (525, 60, 13),
+    (12, 1): (530, 30, 2),
+    (12, 2): (535, 54, 3),
+    (12, 3): (545, 23, 6),
+    (12, 4): (550, 54, 14),
+    (12, 5): (555, 42, 2),
+    (12, 6): (560, 28, 3),
+    (12, 8): (570, 26),
+    (12, 9): (575, 51, 3),
+    (13, 0): (580, 65, 6),
+    (13, 1): (590, 44, 1),
+    (13, 2): (595, 45, 4),
+    (13, 3): (610, 43, 2),
+}
 
 # -- Kernel log ----------------------------------------------------------------------------------------------
 # The newest part; its ring is 128 KiB to a few MiB (CONFIG_LOG_BUF_SHIFT, log_buf_len). Read in one call, or in ~0.1 s.

@@ -36,7 +36,14 @@ from torchtap.selftest.facts import Facts, NotDoneError, StepState
 from torchtap.selftest.gather import SettingError, gather, smi_timeout
 from torchtap.selftest.host import SHARED_MEMORY
 from torchtap.selftest.identity import identify
-from torchtap.selftest.limits import BURN_MINUTES, BURN_MINUTES_RANGE, BURN_SILENCE_S, MAX_EVIDENCE_CHARS
+from torchtap.selftest.kernel_log import KMSG
+from torchtap.selftest.limits import (
+    BURN_MINUTES,
+    BURN_MINUTES_RANGE,
+    BURN_SILENCE_S,
+    MAX_EVIDENCE_CHARS,
+    MAX_EVIDENCE_LINES,
+)
 from torchtap.selftest.probe import signal_name
 from torchtap.selftest.result import Report, Result
 from torchtap.selftest.smi.fields import NotThisFormError
@@ -356,6 +363,8 @@ def _evidence(check: Check, judged: Judged, facts: Facts) -> str:
             for name in fields
         }
         parts.append("\n".join(f"{name}: {', '.join(texts)}" for name, texts in cells.items() if texts))
+    if KMSG in check.reads and facts.kernel is not None:
+        parts.append("\n".join(line.text for line in facts.kernel.lines[-MAX_EVIDENCE_LINES:]))
     for name in (read.removeprefix("ask:") for read in check.reads if read.startswith("ask:")):
         if facts.smi is not None and (answer := facts.smi.also.get(name)) is not None:
             parts.append(f"$ {' '.join(answer.command)}\n{answer.text}")

@@ -244,6 +244,18 @@ def test_the_driver_is_judged_by_the_cuda_it_speaks_where_its_number_is_hidden()
     assert "VARIANT=cu128 make up" in str(results(old)["driver.version"].remedy)
 
 
+def test_minor_version_compatibility_is_said_and_is_no_warning():
+    """CUDA 13.2 came with 595; 580 runs it too, but for what is compiled at run time."""
+    facts = driver("580.95.05")
+    assert results(facts)["driver.version"].seen == "580.95.05 (needed: 580.65.06)"
+    newer = child(torch__import={"version": "2.15.0+cu132", "cuda": "13.2"}, torch__cuda=None)
+    said = results(replace(facts, child=newer.child))["driver.version"]
+    assert (said.status, said.seen) == (
+        Status.PASS,
+        "580.95.05 (needed: 580.65.06; its CUDA came with 595.45.04, which PTX may need)",
+    )
+
+
 def test_the_manifest_sets_the_floor():
     """cu128 runs with 525; the same driver is too old for cu130."""
     facts = driver("550.163.01")

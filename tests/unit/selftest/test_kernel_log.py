@@ -204,3 +204,8 @@ def test_not_read_is_unknown():
 def test_an_empty_log_object_says_how_far_it_reaches():
     """Where the kernel writes no times nothing is said of it."""
     assert said(replace(good(), kernel=KernelLog(now=5.0))).seen == "no GPU error"
+
+
+def test_the_lines_of_the_log_are_the_evidence():
+    """Those of NVIDIA's drivers, so that a report can be judged from afar."""
+    assert said(logged(OFF_BUS)).evidence == f"pci.bus_id: 00000000:41:00.0\n{OFF_BUS}"

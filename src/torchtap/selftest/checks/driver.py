@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from torchtap.selftest.check import Check, Judged, UnreadableError, failed, passed, skipped, unknown, warned
 from torchtap.selftest.facts import Facts
+from torchtap.selftest.limits import TOOLKIT_DRIVERS
 from torchtap.selftest.smi import Finding, Verdict
 from torchtap.selftest.smi.fields import version as version_shape
 from torchtap.selftest.words import count, name_gpus, version
@@ -140,7 +141,16 @@ def judge_version(facts: Facts) -> Judged:
 def _compare(facts: Facts, driver: Driver, floor: Driver, build: str) -> Judged:
     values = {"driver": version(driver), "floor": version(floor), "build": build}
     seen = f"{version(driver)} (needed: {version(floor)})"
+    if own := _toolkits_own(build, driver):
+        seen = f"{version(driver)} (needed: {version(floor)}; its CUDA came with {version(own)}, which PTX may need)"
     return passed(seen, **values) if driver >= floor else _too_old(facts, driver, seen, values)
+
+
+def _toolkits_own(build: str, driver: Driver) -> Driver | None:
+    """The driver that this CUDA came with, where it is newer: then minor-version compatibility is at work."""
+    major, _, minor = build.rpartition(" ")[2].partition(".")
+    known = TOOLKIT_DRIVERS.get((int(major), int(minor))) if major.isdecimal() and minor.isdecimal() else None
+    return known if known is not None and driver < known else None
 
 
 def _too_old(facts: Facts, driver: Driver, seen: str, values: Mapping[str, object]) -> Judged:
