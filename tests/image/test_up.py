@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,6 +143,69 @@ def test_make_up_on_the_cpu(checkout: Checkout) -> None:
     assert re.search(r"selftest +pass: ", said)
     assert re.search(r"ssh +off", said)
     assert "compose.cpu.yaml" in (checkout.folder / ".env").read_text()
+
+
+REPORTS = ["junit.xml", "metrics.prom", "preflight.json", "report.json", "report.txt"]
+
+
+def verdict(folder: Path) -> str:
+    """What the report says that make selftest left."""
+    return str(json.loads((folder / "report.json").read_text())["verdict"])
+
+
+@pytest.fixture
+def bench(checkout: Checkout) -> Checkout:
+    """With the image under test, and as sudo calls: for user 4242."""
+    checkout.env |= {"TORCHTAP_IMAGE": NAME, "VARIANT": VARIANT, "SUDO_UID": "4242", "SUDO_GID": "4242"}
+    return checkout
+
+
+def selftest(bench: Checkout, *words: str) -> subprocess.Popen[str]:
+    """scripts/selftest, in a process group of its own as a shell's job is; its exit code is not yet make's."""
+    return subprocess.Popen(
+        [str(bench.folder / "scripts/selftest"), *words],
+        cwd=bench.folder,
+        env=bench.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_make_selftest_leaves_reports_of_the_caller_and_has_the_self_tests_exit_code(
+    bench: Checkout, simulated: Engine
+) -> None:
+    folder = bench.folder / "selftest-report"
+    for host, code, says in (("one-of-two-lost", 1, "fail"), ("h200-good", 0, "warn")):
+        simulated.simulate(host)
+        child = selftest(bench, "--expect-driver-min", "580")
+        said, _ = child.communicate(timeout=120)
+        assert child.returncode == code, said
+        assert verdict(folder) == says, "a simulated GPU is never a pass"
+        assert sorted(each.name for each in folder.iterdir()) == REPORTS
+        assert {each.stat().st_uid for each in (folder, *folder.iterdir())} == {4242}
+    # The real settings of the service, not Docker's 64 MB.
+    results = {each["id"]: each for each in json.loads((folder / "report.json").read_text())["results"]}
+    assert results["host.shm"]["status"] == "pass", results["host.shm"]
+    assert simulated.docker("ps", "-aq", "--filter=name=torchtap-selftest").stdout == ""
+
+
+def test_ctrl_c_ends_make_selftest_with_what_was_found_and_no_container_left(
+    bench: Checkout, simulated: Engine
+) -> None:
+    bench.env["MODE"] = "cpu"
+    child = selftest(bench)
+    name = f"torchtap-selftest-{child.pid}"
+    end = time.monotonic() + 60
+    while simulated.docker("exec", name, "test", "-d", "/tmp/selftest-report", check=False).returncode:
+        assert time.monotonic() < end, "the self-test has not begun"
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGINT)
+    said, _ = child.communicate(timeout=60)
+    assert child.returncode == 130, said
+    assert verdict(bench.folder / "selftest-report")
+    assert simulated.docker("ps", "-aq", f"--filter=name={name}").stdout == ""
 
 
 @pytest.fixture

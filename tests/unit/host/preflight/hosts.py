@@ -46,6 +46,17 @@ ROOTLESS = {**PLAIN, "SecurityOptions": ["name=seccomp,profile=builtin", "name=r
 SNAP = {**PLAIN, "DockerRootDir": "/var/snap/docker/common/var-lib-docker"}
 DESKTOP = {**PLAIN, "OperatingSystem": "Docker Desktop", "Name": "docker-desktop"}
 OLD = {key: value for key, value in PLAIN.items() if key != "CgroupVersion"} | {"ServerVersion": "19.03.15"}
+# The engine of tests/engine, as it answered: Debian 13's, in a private root.
+DEBIAN = {
+    **PLAIN,
+    "ServerVersion": "26.1.5+dfsg1",
+    "OperatingSystem": "Debian GNU/Linux 13 (trixie) (containerized)",
+    "SecurityOptions": ["name=seccomp,profile=builtin"],
+    "CgroupVersion": "1",
+    "CDISpecDirs": ["/torchtap/simulate/cdi"],
+    "DiscoveredDevices": None,
+    "ClientInfo": {"Plugins": [{"Name": "buildx", "Version": "0.13.1+ds1"}]},
+}
 SELINUX = {**NVIDIA, "SecurityOptions": ["name=seccomp,profile=builtin", "name=selinux"]}
 
 
@@ -149,6 +160,7 @@ class Row:
 
 HOSTS: tuple[Row, ...] = (
     Row("plain_engine_without_gpu", facts(engine())),
+    Row("debian_13", facts(engine(DEBIAN, compose="2.26.1-4"))),
     Row("nvidia_runtime", facts(engine(NVIDIA), H200, ONE)),
     Row("cdi_and_systemd", facts(engine(CDI), H200, ONE, toolkit=Toolkit("1.17.8", None, False))),
     Row("cpu_asked_for_on_a_sick_gpu_host", facts(engine(), said("x", 9), picture(""), env={"MODE": "cpu"})),
