@@ -37,8 +37,7 @@ class Draft:
         """Put the reports in the place of the old ones. Returns their names."""
         for file in (self.folder, *self.folder.iterdir()):
             file.chmod(0o755 if file.is_dir() else 0o644)  # a colleague may read them
-            if ids := project.owner(os.environ) if os.getuid() == 0 else None:  # behind sudo: the caller's
-                os.chown(file, *ids)
+            give(file)
         names = sorted(each.name for each in self.folder.iterdir())
         aside = self.folder.with_name(f"{self.folder.name}-old")
         if self.target.exists():
@@ -49,6 +48,12 @@ class Draft:
         self.folder.rename(self.target)
         shutil.rmtree(aside, ignore_errors=True)
         return names
+
+
+def give(path: Path) -> None:
+    """Behind sudo: make it the caller's."""
+    if os.getuid() == 0 and (ids := project.owner(os.environ)):
+        os.chown(path, *ids)
 
 
 @contextlib.contextmanager
@@ -64,7 +69,9 @@ def draft(paths: Paths) -> Iterator[Draft]:
                 f"{place} cannot be written: it belongs to user {user_name(place)}",
                 f"To make it yours:  sudo chown -R $USER {place}",
             )
-    paths.private.mkdir(mode=0o700, exist_ok=True)
+    if not paths.private.exists():
+        paths.private.mkdir(mode=0o700)
+        give(paths.private)
     folder = Path(tempfile.mkdtemp(prefix="report-", dir=paths.private))
     try:
         yield Draft(folder, target)

@@ -24,6 +24,7 @@ EXPECTED = ("GPUS", "NAME", "DRIVER_MIN")
 CODES = frozenset({0, 1, 2, 3, 130, 143})  # of torchtap selftest; 3: --nagios, 130 and 143: interrupted
 ALONE = frozenset({"--json", "--one-line", "--nagios", "-"})  # words with which stdout is for a program
 COULD_NOT_RUN = 2
+DOCKER_FAILED = 125
 
 
 def selftest(argv: Sequence[str]) -> int:
@@ -92,8 +93,10 @@ def code_of(rc: int, program: str) -> int:
         return rc
     if rc == proc.NOT_FOUND:
         raise Problem(f"{program} cannot be run")
+    memlock = handout.remedies("rlimit type 8")[0].replace("make up", "make selftest")
     raise Problem(
-        f"the self-test did not come to its end: {program} ended with exit code {rc} (its own words are above)"
+        f"the self-test did not come to its end: {program} ended with exit code {rc} (its own words are above)",
+        *([f"rlimit type 8?  {memlock}"] if rc == DOCKER_FAILED else []),
     )
 
 

@@ -99,8 +99,7 @@ def document(facts: Facts, results: Sequence[Result], version: str) -> dict[str,
     first = first_of(results)
     chosen = facts.plan
     return {
-        "schema": SCHEMA,
-        "kind": "preflight",
+        "preflight": SCHEMA,  # not "schema": it must not be taken for a self-test's report
         "torchtap": version,
         "host": {"name": host_name(os.environ)},
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -133,7 +133,7 @@ def test_reports_replace_the_old_ones_and_leave_other_files_alone(checkout: Chec
     assert done.returncode == 1
     assert sorted(each.name for each in folder.iterdir()) == ["notes.txt", "preflight.json"]
     document = json.loads((folder / "preflight.json").read_text())
-    assert (document["schema"], document["kind"], document["verdict"]) == (1, "preflight", "pass")
+    assert (document["preflight"], document["verdict"]) == (1, "pass")
     assert f"reports {FOLDER}/: preflight.json" in flat(done.stdout)
     assert [each.name for each in (checkout.root / ".torchtap").glob("report-*")] == []
 

@@ -18,6 +18,7 @@ from torchtap.selftest.result import SCHEMA, measured
 from torchtap.selftest.status import Status, worst
 
 MAX_BYTES = 64 << 20  # a report has some 100 KB
+PREFLIGHT = "preflight.json"  # make selftest leaves it beside its report; it is of the host's side, and none
 PLAIN_NAMES = ("report", "selftest", "selftest-report")  # of files that say nothing about their host
 
 
@@ -71,6 +72,8 @@ def find_files(paths: Iterable[Path], names: Callable[[], Iterable[str]]) -> Ite
     for path in paths:
         for each in [Path(name) for name in names()] if str(path) == "-" else [path]:
             for file in _in_folder(each) if each.is_dir() else (each,):
+                if isinstance(file, Path) and file.name == PREFLIGHT:
+                    continue
                 if isinstance(file, Bad) or file not in seen:
                     yield file
                 if isinstance(file, Path):

@@ -40,7 +40,8 @@ def test_json_is_alone_on_stdout_with_every_check(checkout: Checkout) -> None:
     checkout.fake("docker").answer(*fake.engine())
     done = checkout.run("preflight", "--json")
     found = json.loads(done.stdout)
-    assert (found["schema"], found["kind"], found["verdict"]) == (1, "preflight", "pass")
+    assert (found["preflight"], found["verdict"]) == (1, "pass")
+    assert "schema" not in found, "no self-test report: --merge must not count it"
     assert [each["id"] for each in found["results"]] == [check.id for check in CHECKS]
     assert found["choice"]["variant"] == "cu130"
 
@@ -55,6 +56,33 @@ def test_what_is_in_the_way_is_exit_code_1_and_named_at_the_end(checkout: Checko
         "next First mend files.compose, as told above (docker compose config --quiet). As it is, make up would stop."
         in said
     )
+
+
+SMI = "0, GPU-11111111-2222-3333-4444-555555555550, NVIDIA H200, 590.48.01, 9.0\n"
+
+
+def test_a_gpu_host_through_a_real_nvidia_smi(checkout: Checkout) -> None:
+    checkout.fake("docker").answer(
+        *fake.engine(info={"Runtimes": {"runc": {}, "nvidia": {}}, "CgroupDriver": "cgroupfs"})
+    )
+    checkout.fake("nvidia-smi").answer({"when": "query-gpu", "out": SMI})
+    checkout.fake("nvidia-ctk").answer({"when": "", "out": "NVIDIA Container Toolkit CLI version 1.17.8\n"})
+    done = checkout.run("preflight")
+    said = flat(done.stdout)
+    assert done.returncode == 0, done.stdout
+    assert "pass gpu.variant cu130 for NVIDIA H200 (9.0)" in said
+    assert "pass engine.gpu by its runtime nvidia; NVIDIA Container Toolkit 1.17.8" in said
+    assert said.endswith("make up would take mode gpu, variant cu130: nothing is in its way.")
+
+
+def test_a_lost_gpu_is_no_pass_although_nvidia_smi_ends_well(checkout: Checkout) -> None:
+    checkout.fake("docker").answer(*fake.engine())
+    lost = "1, [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost]\n"
+    checkout.fake("nvidia-smi").answer({"when": "query-gpu", "out": SMI + lost})
+    done = checkout.run("preflight")
+    assert done.returncode == 1
+    assert "FAIL driver.smi 1, [GPU is lost]" in flat(done.stdout)
+    assert "cause GPU 1: no answer any more" in flat(done.stdout)
 
 
 def test_the_table_in_the_docs_is_that_of_the_source(checkout: Checkout) -> None:
