@@ -47,7 +47,7 @@ class Step:
     value: Mapping[str, object] = field(default_factory=dict)
     error: str = ""  # "RuntimeError: ...", or why it was left out
     where: str = ""  # the last thing it said it was doing, as in "GPU 1"
-    seconds: float = 0.0  # how long it took, also where it was ended
+    seconds: float = 0.0  # how long it took; where it was ended, since its last word
     end: Answer | None = None  # the end of the process, where it was ended in this step
 
     def whole(self, key: str) -> int:

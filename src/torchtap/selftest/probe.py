@@ -39,8 +39,9 @@ def run_child(
 ) -> Child:
     """Run the steps in a process of their own. Each has its own time limit, or `timeout_s` (see `steps.limit_of`).
 
-    Where a longer step ends the process, what does not depend on it is tried in a new one. `on_step` is called with
-    each step's name as it starts. `stop` says that the process is to be ended. Never raises for what the process does.
+    The limit counts from its start, and again from each GPU that it comes to. Where a longer step ends the process, or
+    takes CUDA away from it, what does not depend on it is tried in a new one. `on_step` is called with each step's
+    name as it starts. `stop` says that the process is to be ended. Never raises for what the process does.
     """
 
     command = command or (users_python(), "-c", BOOT)
@@ -51,11 +52,11 @@ def run_child(
         def told(line: str) -> None:
             nonlocal deadline
             said = _parse(line)
-            name = said.get("step")
-            if not isinstance(name, str) or said.get("state") != "start":
+            name, state = said.get("step"), said.get("state")
+            if not isinstance(name, str) or state not in ("start", "where"):
                 return
             deadline = time.monotonic() + limit_of(name, timeout_s)
-            if on_step is not None:
+            if on_step is not None and state == "start":
                 on_step(name)
 
         answer = run([*command, *names], timeout_s=math.inf, on_line=told, until=lambda: deadline, stop=stop)
@@ -63,13 +64,20 @@ def run_child(
 
     wanted = with_needed(steps)
     child = last = once(wanted)
-    while (broken := last.broken_step) is not None:
-        left = still_possible(wanted, child.steps, broken.name, hung=broken.state is StepState.HUNG)
-        if not left or last.answer.stopped:
+    while not last.answer.stopped:
+        broken = last.broken_step
+        if broken is not None:
+            wanted = still_possible(wanted, child.steps, broken.name, hung=broken.state is StepState.HUNG)
+        else:  # it stopped by itself before the end, or there is nothing left
+            wanted = [name for name in wanted if name not in child.steps] if last.finished else []
+        if not wanted:
             break
-        last = once(left)
+        before = len(child.steps)
+        last = once(wanted)
         # The first word counts: a step that a later process had to repeat keeps its first result.
         child = replace(child, steps={**child.steps, **last.steps, **child.steps})
+        if len(child.steps) == before:  # nothing new came, and nothing ever will
+            break
     return child
 
 
@@ -94,7 +102,7 @@ def read_lines(answer: Answer) -> Child:
         elif state == "start":
             running, began = name, _seconds(said.get("at"))
         elif state == "where":
-            where[name] = str(said.get("where", ""))
+            where[name], began = str(said.get("where", "")), _seconds(said.get("at")) or began
         elif (step := _step(name, said, where.get(name, ""))) is not None:
             steps[name] = step
             running = "" if running == name else running

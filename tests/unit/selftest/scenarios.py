@@ -271,6 +271,19 @@ def loaded(
     return replace(good(), burn=replace(burn, step=step, child=child, xids=xids))
 
 
+def ended(step: str, state: StepState, answer: Answer) -> Facts:
+    """A step that ended the process: after a crash the rest ran in another one, after a hang nothing more did."""
+    facts = good()
+    assert facts.child is not None
+    names = list(facts.child.steps)
+    hung = state is StepState.HUNG
+    before = (
+        {name: facts.child.steps[name] for name in names[: names.index(step)]} if hung else facts.child.steps
+    )
+    bad = Step(name=step, state=state, where="GPU 0", seconds=120.0, end=answer)
+    return replace(facts, child=replace(facts.child, steps={**before, step: bad}, finished=False))
+
+
 NO_UVM = replace(HOST, nodes=tuple(node for node in HOST.nodes if "uvm" not in node.path))
 OFF_BUS = "Unable to determine the device handle for GPU0000:5E:00.0: Unknown Error"
 ARCH = {"gpus": [{"index": 0, "name": "Tesla V100-SXM2-16GB", "capability": "7.0", "memory_mib": 16160}]}
@@ -827,6 +840,20 @@ SCENARIOS = [
         "no LSTM on the CPU", error("cpu.rnn", "RuntimeError: odd"), "cpu.rnn", "fail", "computation_failed"
     ),
     # level full
+    Scenario(
+        "a step of level full crashes",
+        ended("gpu.memory", StepState.CRASHED, Answer(command=("child",), rc=-11, seconds=20.0)),
+        "gpu.memory",
+        "fail",
+        "child_crashed",
+    ),
+    Scenario(
+        "a step of level full hangs",
+        ended("gpu.memory", StepState.HUNG, Answer(command=("child",), timed_out=True, seconds=140.0)),
+        "gpu.memory",
+        "fail",
+        "child_hung",
+    ),
     Scenario(
         "memory that forgets",
         two(gpu__memory=each("gpu.memory", {}, {"wrong": 3, "worst": "address"})),

@@ -201,3 +201,36 @@ def test_two_longer_steps_that_crash_are_both_told(monkeypatch: pytest.MonkeyPat
     said = run_child(["nodes", "cuda.library", "cuda.init"], command=[sys.executable, "-c", boot])
     states = [said.step(name).state for name in ("nodes", "cuda.library", "cuda.init")]
     assert states == [StepState.CRASHED, StepState.CRASHED, StepState.NOT_REACHED]
+
+
+def test_a_kernel_error_of_a_longer_step_takes_nothing_else_away(monkeypatch: pytest.MonkeyPatch):
+    """CUDA gives the same error to every later call of that process, so the rest is tried in a new one."""
+    for name in ("nodes", "cpu.matmul"):
+        monkeypatch.setitem(STEPS, name, replace(STEPS[name], level=Level.FULL))
+    boot = (
+        f"import sys, os; sys.path.insert(0, {ROOT!r})\n"
+        "from dataclasses import replace\n"
+        "from torchtap.selftest.child import driver, running, steps\n"
+        "from torchtap.selftest.status import Level\n"
+        "steps.STEPS['nodes'] = replace(steps.STEPS['nodes'], level=Level.FULL)\n"
+        "class AcceleratorError(RuntimeError): pass\n"
+        "def broken(_): raise AcceleratorError('CUDA error: an illegal memory access was encountered')\n"
+        "driver.open_nodes, driver.cuda_library = broken, lambda _: {'pid': os.getpid()}\n"
+        "driver.cuda_init = driver.cuda_library\n"
+        "running.main(sys.argv[1:])"
+    )
+    said = run_child(["nodes", "cuda.library", "cuda.init"], command=[sys.executable, "-c", boot])
+    assert (said.step("nodes").state, said.broken_step) == (StepState.ERROR, None)
+    assert said.done("cuda.library").whole("pid") == said.done("cuda.init").whole("pid")
+    assert said.finished
+
+
+def test_every_gpu_that_a_step_comes_to_has_the_whole_time():
+    """Four signs of life, each within the limit; then none."""
+    signs = "".join(
+        f"time.sleep(0.7); say(step='torch.import', state='where', where='GPU {n}');" for n in range(4)
+    )
+    said = child(f"say(step='torch.import', state='start');{signs} time.sleep(600)", timeout_s=1.5)
+    step = said.step("torch.import")
+    assert (step.state, step.where) == (StepState.HUNG, "GPU 3")
+    assert said.answer.seconds > 4

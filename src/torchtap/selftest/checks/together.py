@@ -75,7 +75,14 @@ def judge_nccl(facts: Facts) -> Judged:
     if gpus < 2 or checked <= 0 or wrong < 0:
         raise UnreadableError(f"gpu.nccl: {dict(step.value)!r}")
     seen = f"{count(gpus, 'GPU')}, {gb_s:.4g} GB/s on the bus"
-    values: dict[str, object] = {"checked": checked, "bus_gb_s": gb_s, "count": gpus}
+    numbers = numbering(facts)
+    values: dict[str, object] = {
+        "checked": checked,
+        "bus_gb_s": gb_s,
+        "count": gpus,
+        # The rate is that of all together; each GPU has it, so that hosts can be compared.
+        "measured": [numbers.measured(index, gb_s, "GB/s", f"NCCL, {gpus} GPUs") for index in numbers.names],
+    }
     if wrong:
         texts = {"wrong": f"{wrong:,}", "checked": f"{checked:,}"}
         return failed(
@@ -103,7 +110,7 @@ CHECKS = (
     Check(
         id="gpu.nccl",
         title="Do all GPUs together add up to the right sum through NCCL?",
-        reads=("child:gpu.nccl", "child:torch.cuda"),
+        reads=("child:gpu.nccl", *READS),
         needs=("gpu.peers", "host.shm"),
         judge=several("gpu.nccl", judge_nccl),
         causes=("nccl_wrong", "nccl_shm", "nccl_slow", "nccl_failed"),

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from torchtap.selftest.child.steps import STEPS, StepPlan, with_needed
+from torchtap.selftest.status import Level
 
 Values = dict[str, Any]
 BEGAN = time.monotonic()
@@ -40,12 +41,13 @@ class Reporter:
         self.simulated = False
         self.cuda_code: int | None = None
         self.gpus = 0
+        self.lost = False  # CUDA cannot be used in this process any more
 
     def run(self, name: str) -> None:
         """One step: a line before it, a line after it, whatever it does short of ending the process."""
         self._step = name
         began = time.monotonic()
-        self._write({"step": name, "state": "start", "at": round(began - BEGAN, 3)})
+        self._write({"step": name, "state": "start", "at": _now()})
         try:
             before = [each for each in STEPS[name].after if each in self.failed]
             if before:
@@ -57,11 +59,15 @@ class Reporter:
         except Exception as error:  # any library may raise anything; the text is the finding
             self.failed.add(name)
             end = {"state": "error", "error": f"{type(error).__name__}: {error}"}
+            # After an error of a kernel, CUDA gives the same error to every later call of this process. Quick steps
+            # rest on each other and say so; longer ones do not, and go on in a new process.
+            kernel = type(error).__name__ == "AcceleratorError" and STEPS[name].level is not Level.QUICK
+            self.lost = self.lost or kernel
         self._write({"step": name, **end, "seconds": round(time.monotonic() - began, 4)})
 
     def say_where(self, text: str) -> None:
         """What the step is doing now, for the report of a crash."""
-        self._write({"step": self._step, "state": "where", "where": text})
+        self._write({"step": self._step, "state": "where", "where": text, "at": _now()})
 
     def progress(self, value: Values) -> None:
         """What a long step has found so far: the report has it, whatever happens next."""
@@ -74,6 +80,11 @@ class Reporter:
     def _write(self, line: Values) -> None:
         self._out.write(json.dumps(line) + "\n")
         self._out.flush()
+
+
+def _now() -> float:
+    """Seconds since this process began."""
+    return round(time.monotonic() - BEGAN, 3)
 
 
 def load(plan: StepPlan) -> Callable[[Reporter], Values]:
@@ -96,7 +107,8 @@ def main(words: list[str]) -> None:
         names = [word for word in words if "=" not in word]
         reporter = Reporter(out, dict(word.split("=", 1) for word in words if "=" in word))
         for name in with_needed(names):
-            reporter.run(name)
+            if not reporter.lost:
+                reporter.run(name)
         reporter.finish()
         # Tearing CUDA down may hang or crash on a bad driver, after everything has been said.
         out.flush()

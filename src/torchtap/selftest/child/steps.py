@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from torchtap.selftest.limits import BURN_SILENCE_S, STEP_COMPILE_S, STEP_LONG_S, STEP_SHORT_S, STEP_START_S
+from torchtap.selftest.limits import BURN_SILENCE_S, STEP_LONG_S, STEP_PROGRAMS_S, STEP_SHORT_S, STEP_START_S
 from torchtap.selftest.status import Level
 
 
@@ -23,11 +23,11 @@ class StepPlan:
     on_gpu: bool = False  # makes no sense where there is no GPU by design
     asks_driver: bool = False  # may hang where the driver does; not tried after an nvidia-smi that hung
     level: Level = Level.QUICK  # from which level on it runs
-    timeout_s: float  # without an end after this long, it hangs
+    timeout_s: float  # without an end, or a word of the next GPU, after this long it hangs
     doing: str = ""  # what is said to a person while it runs; empty: too short to say anything
 
 
-def _long(name: str, does: str, doing: str) -> StepPlan:
+def _long(name: str, does: str, doing: str, timeout_s: float = STEP_LONG_S) -> StepPlan:
     """A step of level full that goes through every GPU."""
     return StepPlan(
         name=name,
@@ -36,7 +36,7 @@ def _long(name: str, does: str, doing: str) -> StepPlan:
         on_gpu=True,
         asks_driver=True,
         level=Level.FULL,
-        timeout_s=STEP_LONG_S,
+        timeout_s=timeout_s,
         doing=doing,
     )
 
@@ -65,7 +65,7 @@ _PLANS = (
         does="workers.host_workers",
         after=("torch.import",),
         level=Level.FULL,
-        timeout_s=STEP_COMPILE_S,
+        timeout_s=STEP_PROGRAMS_S,
         doing="handing batches over from workers",
     ),
     StepPlan(
@@ -135,8 +135,8 @@ _PLANS = (
     _long("gpu.speed", "speed.gpu_speed", "multiplying large matrices"),
     _long("gpu.recurrent", "recurrent.gpu_recurrent", "training LSTM and GRU"),
     _long("gpu.peers", "together.gpu_peers", "copying between GPUs"),
-    _long("gpu.nccl", "together.gpu_nccl", "adding up over all GPUs"),
-    _long("gpu.compile", "compiling.gpu_compile", "compiling for the GPU"),
+    _long("gpu.nccl", "together.gpu_nccl", "adding up over all GPUs", STEP_PROGRAMS_S),
+    _long("gpu.compile", "compiling.gpu_compile", "compiling for the GPU", STEP_PROGRAMS_S),
     # Last of all: it asks the driver, and a slow compiler must not take a GPU's tests away.
     StepPlan(
         name="cpu.compile",
@@ -144,7 +144,7 @@ _PLANS = (
         after=("torch.import",),
         asks_driver=True,
         level=Level.FULL,
-        timeout_s=STEP_COMPILE_S,
+        timeout_s=STEP_PROGRAMS_S,
         doing="compiling for the CPU",
     ),
     # The load of the level burn. It runs in a test process of its own, whose time the options say.
