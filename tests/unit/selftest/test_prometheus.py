@@ -100,6 +100,37 @@ def test_measured_values_come_in_base_units_with_their_gpu():
     )
 
 
+@pytest.mark.parametrize(
+    ("value", "unit", "name", "base"),
+    [
+        (4312.0, "GB/s", "bytes_per_second", 4.312e12),
+        (770.5, "TFLOP/s", "flop_per_second", 7.705e14),
+        (68, "C", "celsius", 68),
+        (670, "W", "watts", 670),
+        (1830, "MHz", "hertz", 1.83e9),
+        (2, "MiB", "bytes", 2097152),
+        (90, "%", "ratio", 0.9),
+        (1.5, "ms", "seconds", 0.0015),
+    ],
+)
+def test_a_unit_becomes_its_base_unit(value: float, unit: str, name: str, base: float):
+    """By the factor that belongs to it."""
+    values = {"measured": [{"gpu": 0, "value": value, "unit": unit}]}
+    result = Result(id="x.y", status=Status.PASS, seen="", values=values)
+    samples = parse(to_prometheus(Report(results=(result,), device="gpu", seconds=1, torchtap="0")))
+    (found,) = [each for each in samples if "_measured_" in each[0]]
+    assert found[0] == f"torchtap_selftest_measured_{name}"
+    assert found[2] == pytest.approx(base)
+
+
+def test_every_unit_that_a_check_measures_in_is_in_the_table():
+    """Of level burn, which has all of them."""
+    units = {
+        str(record["unit"]) for each in EXAMPLES["the level burn"].results for record in measured(each.values)
+    }
+    assert {"GB/s", "TFLOP/s", "C", "W", "MHz", "MiB"} <= units <= set(UNITS)
+
+
 def test_a_unit_that_is_not_in_the_table_keeps_its_name_as_a_label():
     """Nothing that was measured is lost."""
     values = {"measured": [{"gpu": 0, "value": 3, "unit": "furlongs"}]}
