@@ -362,6 +362,8 @@ def test_memory_in_use_and_processes_are_one_finding():
     ]
     assert said.seen == "GPU 1: 520 MiB in use, processes 4711, 4712"
     assert results(other(processes="No running processes found\n"))["gpu.free"].status is Status.PASS
+    nameless = results(other(processes=f"{SECOND['uuid']}, [N/A], [N/A]\n"))["gpu.free"]
+    assert nameless.seen == "GPU 1: 520 MiB in use, process N/A"
     assert results(other(processes="lorem ipsum\n"))["gpu.free"].status is Status.UNKNOWN
     gb10 = results(rows({"memory.used": "[N/A]", "memory.total": "[N/A]"}))["gpu.free"]
     assert (gb10.status, gb10.seen) == (Status.PASS, "no process on it")

@@ -42,16 +42,16 @@ def judge_free(facts: Facts) -> Judged:
     return passed(f"{max(known):,.0f} MiB in use at most" if known else "no process on it", **values)
 
 
-def _use(mib: float | None, pids: Sequence[int]) -> str:
+def _use(mib: float | None, pids: Sequence[str]) -> str:
     parts = [] if mib is None else [f"{mib:,.0f} MiB in use"]
-    parts += [f"process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))}"] if pids else []
+    parts += [f"process{'es' if len(pids) > 1 else ''} {', '.join(pids)}"] if pids else []
     return ", ".join(parts)
 
 
-def _apps(answer: Answer, rows: Sequence[Row]) -> dict[int | None, list[int]]:
+def _apps(answer: Answer, rows: Sequence[Row]) -> dict[int | None, list[str]]:
     """Process ids by GPU. Raises `UnreadableError` for lines of another form."""
     index = {row.text("uuid"): row.gpu for row in rows}
-    found: dict[int | None, list[int]] = {}
+    found: dict[int | None, list[str]] = {}
     for line in answer.text.splitlines():
         # An old driver may refuse the question, WSL has no processes to tell: both say nothing about the GPU.
         if not line.strip() or re.match(
@@ -61,7 +61,9 @@ def _apps(answer: Answer, rows: Sequence[Row]) -> dict[int | None, list[int]]:
         parts = [part.strip() for part in line.split(",")]
         try:
             gpu = index[uuid(parts[0])]
-            found.setdefault(gpu, []).append(int(parts[1]))
+            found.setdefault(gpu, []).append(
+                parts[1].strip("[]") if parts[1] == "[N/A]" else str(int(parts[1]))
+            )
         except (NotThisFormError, KeyError, ValueError, IndexError):
             raise UnreadableError(f"the list of processes has the line {line!r}") from None
     return found

@@ -123,7 +123,7 @@ KILLED = re.compile(r"\s*(?:Killed|Terminated)?\s*")
 # `process.visible` writes them.
 COLOURS = re.compile(r"(?:\x1b|\\x1b)\[[0-9;?]*[A-Za-z]")
 PROMPT = re.compile(
-    r"^[^|,\n]{0,80}[$#>] ?(?P<command>(?:sudo (?:-\w+ )*)?(?:\S*/)?nvidia-smi\b[^|,\n]*(?:,[^|\n]*)?)$"
+    r"^[^|,\n]{0,80}[$#>] ?(?P<command>(?:sudo (?:-\w+ )*)?(?:\S*/)?(?:nvidia-smi|dmesg|journalctl)\b.*)$"
     r"|^[\w.@~:/\[\]() -]{0,80}[$#] *$|^Every \d+(?:\.\d+)?s: .*$",
     re.MULTILINE,
 )
