@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchtap.selftest.facts import Facts
+from torchtap.selftest.smi.texts import HMM_ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,12 @@ def compat_first(facts: Facts) -> bool:
     return "/compat" in facts.host.env.get("LD_LIBRARY_PATH", "")
 
 
+def has_hmm_error(facts: Facts) -> bool:
+    """Whether the kernel log, where it can be read, tells that nvidia-uvm could not reserve addresses."""
+    lines = facts.kernel.lines if facts.kernel is not None else ()
+    return any(HMM_ERROR.search(line.text) for line in lines)
+
+
 CODES: dict[int, Code] = {
     3: Code("CUDA_ERROR_NOT_INITIALIZED", ((always, "cuda_incomplete_driver"),)),
     34: Code("CUDA_ERROR_STUB_LIBRARY", ((always, "libcuda_stub"),)),
@@ -75,12 +82,17 @@ CODES: dict[int, Code] = {
         "CUDA_ERROR_INVALID_DEVICE", ((chooses_gpus, "invalid_device_ordinal"), (always, "no_cuda_device"))
     ),
     304: Code("CUDA_ERROR_OPERATING_SYSTEM", ((always, "os_call_failed"),)),
-    802: Code("CUDA_ERROR_SYSTEM_NOT_READY", ((always, "fabric_manager_missing"),)),
+    802: Code(
+        "CUDA_ERROR_SYSTEM_NOT_READY", ((has_hmm_error, "hmm_error"), (always, "fabric_manager_missing"))
+    ),
     803: Code(
         "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
         ((compat_first, "libcuda_compat"), (always, "driver_library_mismatch")),
     ),
     804: Code("CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", ((always, "compat_not_supported"),)),
-    999: Code("CUDA_ERROR_UNKNOWN", ((lacks_uvm, "uvm_missing"), (always, "cuda_unknown_error"))),
+    999: Code(
+        "CUDA_ERROR_UNKNOWN",
+        ((lacks_uvm, "uvm_missing"), (has_hmm_error, "hmm_error"), (always, "cuda_unknown_error")),
+    ),
 }
 UNKNOWN_CODE = "cuda_error"

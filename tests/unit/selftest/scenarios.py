@@ -230,6 +230,9 @@ def host(**changes: object) -> Facts:
     return replace(good(), host=replace(HOST, **changes))  # type: ignore[arg-type]
 
 
+HMM = "nvidia-uvm: uvm_pmm_gpu.c:3176 devmem_alloc_pagemap[pid:9] request_free_mem_region() err -34"
+
+
 def logged(*lines: str, ago: float = 60.0, **changes: object) -> Facts:
     """The kernel log says this, so many seconds ago."""
     text = "".join(f"[ {90_000.0 - ago:.6f}] {line}\n" for line in lines)
@@ -687,6 +690,9 @@ SCENARIOS = [
     ),
     Scenario("304", code(304), "cuda.init", "fail", "os_call_failed"),
     Scenario("802", code(802), "cuda.init", "fail", "fabric_manager_missing"),
+    Scenario(
+        "802, HMM in the log", replace(code(802), kernel=logged(HMM).kernel), "cuda.init", "fail", "hmm_error"
+    ),
     Scenario("803", code(803), "cuda.init", "fail", "driver_library_mismatch"),
     Scenario("804", code(804), "cuda.init", "fail", "compat_not_supported"),
     Scenario("999", code(999), "cuda.init", "fail", "cuda_unknown_error"),

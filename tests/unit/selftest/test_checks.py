@@ -44,7 +44,6 @@ from torchtap.selftest.status import worst as verdict_of
 ONLY_IN_SMI_JUDGE = {
     "libcuda_not_injected",
     "wrong_libcuda",
-    "hmm_error",
     "inforom_corrupt",
     "smi_exit_code",
 }

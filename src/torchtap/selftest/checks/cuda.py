@@ -170,7 +170,7 @@ CHECKS = (
     Check(
         id="cuda.init",
         title="Does CUDA start?",
-        reads=("child:cuda.init", "env:CUDA_VISIBLE_DEVICES", "/dev/nvidia-uvm"),
+        reads=("child:cuda.init", "env:CUDA_VISIBLE_DEVICES", "/dev/nvidia-uvm", "/dev/kmsg"),
         needs=("device.nodes", "driver.smi", "gpu.state", "lib.libcuda"),
         judge=judge_init,
         causes=(

@@ -34,7 +34,7 @@ class _Event:
         return f"{ago}{self.finding.line}"
 
 
-# What starting CUDA shows as it is now: where CUDA starts, the log tells of another container or another time.
+# What starting CUDA shows as it is now, with the log as a witness (codes.py); else it tells of another container.
 SHOWN_BY_CUDA = frozenset({"hmm_error", "driver_library_mismatch"})
 
 
@@ -44,9 +44,7 @@ def judge_log(facts: Facts) -> Judged:
     if log.problem:
         return skipped("log_closed", f"not readable: {log.problem}", problem=log.problem)
     reach = "" if log.since is None else f", in the last {age(log.now - log.since)}"
-    events = [
-        each for each in _events(log) if not (facts.cuda_started and each.finding.cause in SHOWN_BY_CUDA)
-    ]
+    events = [each for each in _events(log) if each.finding.cause not in SHOWN_BY_CUDA]
     values: dict[str, object] = {"events": [str(event) for event in events]}
     told = [event for event in events if not event.forgotten]
     if not told:
@@ -116,8 +114,6 @@ CHECKS = (
             "power_cable",
             "xid_reset",
             "init_failed",
-            "hmm_error",
-            "driver_library_mismatch",
             "recovery_needed",
             "xid_earlier",
             "xid_other",

@@ -154,6 +154,7 @@ XIDS: tuple[Xids, ...] = (
 OTHER_XID = Xids(Verdict.WARN, "xid_other")
 # Not NVSwitch's SXid, which has numbers of its own.
 XID = re.compile(r"(?<!S)Xid \((?:PCI:)?(?P<bus>[0-9a-f:.]+)\): (?P<xid>\d+)", re.IGNORECASE)
+HMM_ERROR = re.compile(r"nvidia-uvm: .*request_free_mem_region\(\) err -34", re.IGNORECASE)
 KERNEL_SENTENCES: tuple[Sentence, ...] = (
     _s(r"fallen off the bus", "gpu_fell_off_bus"),
     _s(
@@ -163,7 +164,7 @@ KERNEL_SENTENCES: tuple[Sentence, ...] = (
         "init_failed",
     ),
     _s(r"recovery action changed from .* to 0x[0-9a-f]+ \((?!None\))(?P<action>[^)]+)\)", "recovery_needed"),
-    _s(r"nvidia-uvm: .*request_free_mem_region\(\) err -34", "hmm_error"),
+    Sentence(HMM_ERROR, Verdict.FAIL, "hmm_error"),
     _s(r"SXid \([^)]*\): \d+, Fatal", "nvlink_error"),
     _s(r"API mismatch: the (?:client|NVIDIA kernel module)", "driver_library_mismatch"),
 )
