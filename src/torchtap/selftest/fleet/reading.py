@@ -72,8 +72,6 @@ def find_files(paths: Iterable[Path], names: Callable[[], Iterable[str]]) -> Ite
     for path in paths:
         for each in [Path(name) for name in names()] if str(path) == "-" else [path]:
             for file in _in_folder(each) if each.is_dir() else (each,):
-                if isinstance(file, Path) and file.name == PREFLIGHT:
-                    continue
                 if isinstance(file, Bad) or file not in seen:
                     yield file
                 if isinstance(file, Path):
@@ -81,9 +79,8 @@ def find_files(paths: Iterable[Path], names: Callable[[], Iterable[str]]) -> Ite
 
 
 def _in_folder(folder: Path) -> Sequence[Path | Bad]:
-    return sorted(folder.rglob("*.json")) or [
-        Bad(file=str(folder), why="a folder without reports: no *.json in it")
-    ]
+    files = sorted(path for path in folder.rglob("*.json") if path.name != PREFLIGHT)
+    return files or [Bad(file=str(folder), why="a folder without reports: no *.json in it")]
 
 
 def read(

@@ -182,7 +182,8 @@ def test_folders_names_and_files_are_found_once(tmp_path: Path):
     """Below a folder too, as --report leaves them; - takes names from standard input."""
     files = [put(tmp_path / name, GOOD) for name in ("a.json", "n1/report.json", "n2/report.json")]
     put(tmp_path / "n1" / "report.txt", "text")
-    (tmp_path / "none").mkdir()
+    put(tmp_path / "n1" / "preflight.json", "{}")  # make selftest leaves it beside its report
+    put(tmp_path / "none" / "preflight.json", "{}")
     found = list(
         find_files([tmp_path, files[0], Path("-"), tmp_path / "none"], lambda: [str(files[1]), "x.json"])
     )
