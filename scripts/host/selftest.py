@@ -60,9 +60,9 @@ def look_first(paths: Paths, draft: reports.Draft) -> tuple[up.Situation, plan.P
     say("preflight", f"{page.verdict(results).value}: {page.counts(results)}")
     try:
         return situation, plan.decide(situation.settings, situation.engine, situation.gpus)
-    except Problem:
+    except Problem as problem:
         draft.publish()
-        raise
+        raise Problem(f"cannot run: {problem.what}") from None  # what to do is told above
 
 
 def options_of(settings: Settings) -> list[str]:
@@ -139,7 +139,9 @@ def in_docker(situation: up.Situation, chosen: plan.Plan, words: Sequence[str], 
         device = [*proof.way.run] if proof.way else ["--env", "TORCHTAP_DEVICE=gpu"]
         if not proof.way:
             print(f"Docker hands out no GPU: {proof.words}", file=sys.stderr)
-    terminal = ["--tty"] if os.isatty(1) else []  # not sys.stdout, which is stderr for --json
+    # Both or none: with --tty alone it depends on the client's version whether Ctrl-C reaches the container. (Not
+    # sys.stdout, which is stderr for --json.)
+    terminal = ["--interactive", "--tty"] if os.isatty(0) and os.isatty(1) else []
     # The container's own name is its id, which says nothing about the host.
     host = os.environ.get("TORCHTAP_HOST") or situation.engine.info.get("Name") or socket.gethostname()
     variables = {"TORCHTAP_HOST": str(host), **expectations(os.environ)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -74,3 +76,26 @@ def test_what_the_program_started_is_gone_too(tmp_path: Path) -> None:
     while local.start_ticks(int(file.read_text())) is not None and time.monotonic() < deadline:
         time.sleep(0.02)
     assert local.start_ticks(int(file.read_text())) is None
+
+
+WAITS = "trap 'echo told; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
+RUNS = f"""
+import os, sys
+sys.path.insert(0, {str(Path(proc.__file__).parents[1])!r})
+from host import proc
+sys.exit(proc.foreground(["sh", "-c", {WAITS!r}], env=os.environ))
+"""
+
+
+def test_a_program_in_the_foreground_hears_sigterm_and_its_code_is_kept() -> None:
+    with subprocess.Popen([sys.executable, "-c", RUNS], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout
+        assert child.stdout.readline() == "ready\n"
+        child.terminate()
+        assert child.stdout.read() == "told\n"
+        assert child.wait(timeout=10) == 7
+
+
+def test_a_program_in_the_foreground_that_a_signal_ends_and_one_that_is_not_there() -> None:
+    assert proc.foreground(["sh", "-c", "kill -KILL $$"], env=os.environ) == 137
+    assert proc.foreground(["no-such-program-here"], env=os.environ) == proc.NOT_FOUND
