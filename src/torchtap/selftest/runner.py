@@ -363,7 +363,11 @@ def _evidence(check: Check, judged: Judged, facts: Facts) -> str:
             for name in fields
         }
         parts.append("\n".join(f"{name}: {', '.join(texts)}" for name, texts in cells.items() if texts))
-    if KMSG in check.reads and facts.kernel is not None:
+    # A witness where something is wrong; in kernel.log itself always.
+    if (
+        KMSG in (check.reads if judged.status is not Status.PASS else check.reads[:1])
+        and facts.kernel is not None
+    ):
         parts.append("\n".join(line.text for line in facts.kernel.lines[-MAX_EVIDENCE_LINES:]))
     for name in (read.removeprefix("ask:") for read in check.reads if read.startswith("ask:")):
         if facts.smi is not None and (answer := facts.smi.also.get(name)) is not None:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.selftest.scenarios import HMM, logged, xid
+from tests.unit.selftest.scenarios import HMM, asked, logged, xid
 from torchtap.selftest import kernel_log
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.examples import good
 from torchtap.selftest.facts import Facts
 from torchtap.selftest.kernel_log import KernelLog, XidEvent, new_events, read_kernel_log, read_text
-from torchtap.selftest.process import visible
+from torchtap.selftest.process import Answer, visible
 from torchtap.selftest.result import Result
 from torchtap.selftest.runner import judge_all
 from torchtap.selftest.status import Status
@@ -208,3 +208,15 @@ def test_an_empty_log_object_says_how_far_it_reaches():
 def test_the_lines_of_the_log_are_the_evidence():
     """Those of NVIDIA's drivers, so that a report can be judged from afar."""
     assert said(logged(OFF_BUS)).evidence == f"pci.bus_id: 00000000:41:00.0\n{OFF_BUS}"
+
+
+def test_the_log_is_a_witness_where_nvidia_smi_hangs():
+    """Xid 119 is what one looks for then; a check that passes needs no witness."""
+    gsp = "NVRM: Xid (PCI:0000:41:00): 119, pid=4711, name=nvidia-smi, Timeout waiting for RPC from GSP!"
+    hung = asked(Answer(command=("nvidia-smi",), timed_out=True, seconds=20.0))
+    results = {each.id: each for each in judge_all(CHECKS, replace(logged(gsp), smi=hung))}
+    assert results["driver.smi"].cause_id == "smi_hung"
+    assert gsp in results["driver.smi"].evidence
+    assert (
+        gsp not in next(each for each in judge_all(CHECKS, logged(gsp)) if each.id == "driver.smi").evidence
+    )

@@ -180,6 +180,7 @@ CHECKS = (
             "smi:memory.total",
             "child:cuda.library",
             "env:NVIDIA_DRIVER_CAPABILITIES",
+            "/dev/kmsg",
         ),
         needs=("device.nodes",),
         judge=judge_smi,
