@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from tests.unit.selftest.reports import IDS, REPORTS
+from torchtap.selftest.fleet.comparing import merge
+from torchtap.selftest.fleet.drawing import draw_merged
 from torchtap.selftest.fleet.examples import host_reports
 from torchtap.selftest.fleet.reading import (
     Bad,
@@ -148,6 +153,37 @@ def test_no_damage_makes_a_failing_host_good(tmp_path: Path, at: int, length: in
     reports, bad = read([file])
     assert len(reports) + len(bad) == 1
     assert all(report.verdict is Status.FAIL for report in reports)
+
+
+ODD: tuple[Any, ...] = (None, True, -1, 1e999, "x", "\ud800", [], {}, [1], [[]], [{}], {"a": 1}, {"name": []})
+
+
+def replacements() -> list[tuple[str, dict[str, Any]]]:
+    """A good report with one value replaced, at every key of the report, of a GPU and of a result."""
+    found = []
+    for odd in ODD:
+        for key in GOOD:
+            found.append((f"{key}={odd!r}", {**GOOD, key: odd}))
+        for part in ("gpus", "results"):
+            for key in GOOD[part][-1]:
+                items = [*GOOD[part][:-1], {**GOOD[part][-1], key: odd}]
+                found.append((f"{part}.{key}={odd!r}", {**GOOD, part: items}))
+        for key in ("gpu", "name", "what", "value", "unit"):
+            (record, *_) = GOOD["results"][-1]["values"]["measured"]
+            last = {**GOOD["results"][-1], "values": {"measured": [{**record, key: odd}]}}
+            found.append((f"measured.{key}={odd!r}", {**GOOD, "results": [*GOOD["results"][:-1], last]}))
+    return found
+
+
+def test_odd_values_anywhere_are_read_or_named_and_drawn(tmp_path: Path):
+    """Nothing raises, to the last word of the table and of the JSON."""
+    files = [put(tmp_path / f"{at}.json", report) for at, (_, report) in enumerate(replacements())]
+    assert len(files) > 400
+    reports, bad = read(files)
+    assert len(reports) + len(bad) == len(files)
+    merged = merge([replace(each, host=f"n{at}", uuids=frozenset()) for at, each in enumerate(reports)], bad)
+    assert json.loads(json.dumps(merged.to_dict()))["merged"] == len(reports)
+    draw_merged(merged, Console(file=io.StringIO(), width=80), verbose=True)
 
 
 def test_a_report_in_a_log_is_found(tmp_path: Path):
