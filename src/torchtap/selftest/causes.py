@@ -676,7 +676,7 @@ CAUSES: dict[str, Cause] = {
         paste="python -m pip install --force-reinstall torch",
     ),
     "rnn_differs": Cause(
-        says="{gpus}: an LSTM gives other results than its reference, {wrong} of {checked} values differ",
+        says="{gpus}: an LSTM or GRU gives other results than its reference, {wrong} of {checked} values differ",
         remedy=Remedy.REINSTALL_TORCH,
         do="Check that only PyTorch's own cuDNN is loaded; if it is, the GPU is in doubt",
         paste="torchtap selftest --only torch.cudnn --only {check}",
@@ -749,7 +749,7 @@ CAUSES: dict[str, Cause] = {
         paste="nvidia-smi -q -d CLOCK,PERFORMANCE -i {index}",
     ),
     "transfer_low": Cause(
-        says="{gpus}: copies between host and GPU are slow: {worst} of its PCIe link ({limit} is expected)",
+        says="{gpus}: copies between host and GPU are slow for its PCIe link: {worst} ({limit} is expected)",
         remedy=Remedy.CHECK_HARDWARE,
         do="Often a CPU that is busy or far from the GPU (NUMA), or a PCIe switch that several GPUs share",
         paste="nvidia-smi topo -m",
@@ -820,23 +820,23 @@ CAUSES: dict[str, Cause] = {
     "workers_failed": Cause(
         says="DataLoader workers fail: {error}",
         remedy=Remedy.CONFIGURE_HOST,
-        do="A limit on processes or memory is the usual reason; the evidence in --json has the workers' own words",
+        do="A limit on processes or memory is the usual reason",
         paste="ulimit -a; free -g",
     ),
     "compiler_missing": Cause(
-        says="torch.compile cannot be used: no C++ compiler ({error})",
+        says="torch.compile cannot be used: there is no C++ compiler",
         remedy=Remedy.FIX_IMAGE,
         do="Everything else works. Install one",
         paste="sudo apt-get install g++",
     ),
     "python_headers_missing": Cause(
-        says="torch.compile cannot be used: Python's headers are not installed ({error})",
+        says="torch.compile cannot be used: Python's headers are not installed",
         remedy=Remedy.FIX_IMAGE,
         do="Everything else works. Install the headers of this Python",
         paste="sudo apt-get install python3-dev",
     ),
     "triton_missing": Cause(
-        says="torch.compile cannot be used on GPUs: Triton is not installed ({error})",
+        says="torch.compile cannot be used on GPUs: Triton is not installed",
         remedy=Remedy.REINSTALL_TORCH,
         do="Everything else works. Install PyTorch again, with what belongs to it",
         paste="python -m pip install --force-reinstall torch",

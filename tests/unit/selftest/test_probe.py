@@ -214,7 +214,7 @@ def test_a_kernel_error_of_a_longer_step_takes_nothing_else_away(monkeypatch: py
         "from torchtap.selftest.status import Level\n"
         "steps.STEPS['nodes'] = replace(steps.STEPS['nodes'], level=Level.FULL)\n"
         "class AcceleratorError(RuntimeError): pass\n"
-        "def broken(_): raise AcceleratorError('CUDA error: an illegal memory access was encountered')\n"
+        "def broken(_): raise AcceleratorError(f'CUDA error in {os.getpid()}')\n"
         "driver.open_nodes, driver.cuda_library = broken, lambda _: {'pid': os.getpid()}\n"
         "driver.cuda_init = driver.cuda_library\n"
         "running.main(sys.argv[1:])"
@@ -222,6 +222,7 @@ def test_a_kernel_error_of_a_longer_step_takes_nothing_else_away(monkeypatch: py
     said = run_child(["nodes", "cuda.library", "cuda.init"], command=[sys.executable, "-c", boot])
     assert (said.step("nodes").state, said.broken_step) == (StepState.ERROR, None)
     assert said.done("cuda.library").whole("pid") == said.done("cuda.init").whole("pid")
+    assert str(said.done("cuda.init").whole("pid")) not in said.step("nodes").error
     assert said.finished
 
 

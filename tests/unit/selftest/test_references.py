@@ -42,6 +42,7 @@ from torchtap.selftest.references import REFERENCES, reference_of
         ("NVIDIA RTX A6000", 49140, "RTX A6000"),
         ("NVIDIA GB10", 122570, None),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9856, None),
+        ("NVIDIA H100 80GB HBM3 MIG 7g.80gb", 81152, None),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 19968, None),
         ("NVIDIA A40-48Q", 49152, None),
         ("NVIDIA A40", 12288, None),

@@ -55,6 +55,14 @@ def test_a_slice_of_a_gpu_is_not_judged_by_the_whole():
     assert said["gpu.bandwidth"].cause_id == "no_reference"
 
 
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "4312", None, True])
+def test_a_rate_that_is_none_is_unknown(value: object):
+    """Also of a GPU without a reference, whose numbers are only told."""
+    slow = each("gpu.bandwidth", {"gb_s": value})
+    for facts in (child(gpu__bandwidth=slow), named("NVIDIA GeForce RTX 4070", gpu__bandwidth=slow)):
+        assert results(facts)["gpu.bandwidth"].status is Status.UNKNOWN
+
+
 def test_a_link_that_is_not_told_is_not_judged():
     """No NVML, or a virtual machine that hides it."""
     unknown = each("gpu.transfer", {"pcie_gen": None, "pcie_width": None})

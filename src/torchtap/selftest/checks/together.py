@@ -81,7 +81,7 @@ def judge_nccl(facts: Facts) -> Judged:
         "bus_gb_s": gb_s,
         "count": gpus,
         # The rate is that of all together; each GPU has it, so that hosts can be compared.
-        "measured": [numbers.measured(index, gb_s, "GB/s", f"NCCL, {gpus} GPUs") for index in numbers.names],
+        "measured": [numbers.measured(index, gb_s, "GB/s", f"over {gpus} GPUs") for index in numbers.names],
     }
     if wrong:
         texts = {"wrong": f"{wrong:,}", "checked": f"{checked:,}"}
