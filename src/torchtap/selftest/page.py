@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from rich.console import Console
 
 from torchtap.selftest.causes import CAUSES, OPTIONAL_SLOTS
 from torchtap.selftest.check import Scope
@@ -17,7 +20,9 @@ from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.checks.expect import EXPECTATIONS
 from torchtap.selftest.child.steps import STEPS
 from torchtap.selftest.codes import CODES
+from torchtap.selftest.examples import examples
 from torchtap.selftest.references import REFERENCES
+from torchtap.selftest.report import draw
 from torchtap.selftest.status import Remedy
 
 _SCOPES = {
@@ -151,6 +156,13 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {line} |\n" for line in lines)
 
 
+def drawn(title: str, command: str) -> str:
+    """One of the recorded reports, as a terminal of 80 columns shows it after this command."""
+    file = io.StringIO()
+    draw(dict(examples())[title], Console(file=file, width=80, highlight=False, no_color=True))
+    return f"```console\n$ {command}\n{file.getvalue()}```\n"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "checks": checks_table,
     "causes": causes_table,
@@ -158,6 +170,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "remedies": remedies_table,
     "references": references_table,
     "steps": steps_table,
+    "failing": lambda: drawn("a container without a GPU", "torchtap selftest"),
+    "good": lambda: drawn("the level burn", "torchtap selftest --level burn"),
 }
 
 
