@@ -35,8 +35,8 @@ def states(facts: Facts) -> dict[str, str]:
     return {name: result.status.value for name, result in judged(facts).items()}
 
 
-def changed(name: str, low: float, high: float) -> dict[str, object]:
-    return {"readings": {**watched().readings, name: readings(low, high)}}
+def changed(name: str, low: float, high: float, count: int = 592) -> dict[str, object]:
+    return {"readings": {**watched().readings, name: readings(low, high, count)}}
 
 
 def test_a_good_load_passes_everywhere():
@@ -122,6 +122,8 @@ def test_what_is_not_reported_is_skipped_and_what_cannot_be_read_is_unknown():
     ):
         broken = judged(loaded({}, gpus=(watched(0, unread={name: 100}),)))[check]
         assert (broken.status, broken.cause_id) == (Status.UNKNOWN, "unreadable"), name
+    rarely = judged(loaded({}, gpus=(watched(0, **changed(CLOCKS, 0, 0, count=300)),)))["burn.power"]
+    assert (rarely.status, rarely.cause_id) == (Status.UNKNOWN, "unreadable")
     no_answer = judged(loaded({}, gpus=(watched(0, replays=(3, None)),)))["burn.pcie"]
     assert no_answer.status is Status.UNKNOWN
 

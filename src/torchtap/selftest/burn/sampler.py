@@ -114,10 +114,16 @@ class Sampler:
         return self._late >= BURN_TIMEOUTS_IN_A_ROW
 
     def _watch(self) -> None:
-        while not self._stop.is_set() and not self._hung:
-            began = time.monotonic()
-            self._sample()
-            self._stop.wait(max(0.0, self._every_s - (time.monotonic() - began)))
+        try:
+            while not self._stop.is_set() and not self._hung:
+                began = time.monotonic()
+                self._sample()
+                self._stop.wait(max(0.0, self._every_s - (time.monotonic() - began)))
+        except (
+            Exception
+        ) as error:  # an error of ours: what was read before it must not stand for the whole load
+            self._asked = self._unread = max(self._asked, 1)
+            self._why = f"{type(error).__name__}: {error}"
 
     def _sample(self) -> None:
         """One reading of all GPUs."""
@@ -166,6 +172,8 @@ class Sampler:
     def _replays(self) -> dict[int, int]:
         """GPU index -> PCIe replays, for those that report them; `-q` lists GPUs in the order of their indexes."""
         answer = self._run([self._path, "-q"])
+        if answer.stuck_pid:
+            self._late = BURN_TIMEOUTS_IN_A_ROW
         if answer.rc != 0:
             return {}
         found: dict[int, int] = {}

@@ -67,10 +67,13 @@ def _if_it_ended(burn: Burn, judged: Judged) -> Judged:
 def _reported(watch: Watch, name: str) -> Iterator[tuple[WatchedGpu, Readings]]:
     """The GPUs that report a field, with their readings. Raises `UnreadableError` where too many could not be read."""
     for gpu in watch.gpus:
+        if gpu.lost:  # burn.lost says so, and its readings end there
+            continue
         readings, bad = gpu.readings.get(name), gpu.unread.get(name, 0)
         good = readings.count if readings is not None else 0
-        if bad and good < BURN_READABLE_SHARE * (good + bad):
-            raise UnreadableError(f"GPU {gpu.index}: {name} in {bad} of {count(good + bad, 'reading')}")
+        wanted = max(good + bad, watch.asked - watch.unread if good else 0)
+        if good < BURN_READABLE_SHARE * wanted:
+            raise UnreadableError(f"GPU {gpu.index}: {name} was read {good} times of {wanted}")
         if readings is not None:
             yield gpu, readings
 

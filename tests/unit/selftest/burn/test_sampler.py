@@ -200,6 +200,21 @@ def test_an_nvidia_smi_that_cannot_start_is_unread(tmp_path: Path):
     assert watch.why == "No such file or directory"
 
 
+def test_a_sampler_that_breaks_has_read_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What it read before must not stand for the rest of the load."""
+    sampler = Sampler(str(script(tmp_path)), timeout_s=5, every_s=0.02)
+    sampler.start()
+    sampler.loaded()
+    while sampler._asked < 3:
+        time.sleep(0.02)
+    monkeypatch.setattr(sampler, "_take", lambda *_, **__: 1 // 0)
+    sampler._thread.join(timeout=10)
+    monkeypatch.undo()
+    watch = sampler.stop()
+    assert watch.asked == watch.unread > 2
+    assert watch.why.startswith("ZeroDivisionError")
+
+
 def test_hours_of_readings_stay_small():
     """A course of at most as many moments as were allowed, evenly spread from the first."""
     course = Course(120)
