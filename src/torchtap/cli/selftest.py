@@ -22,7 +22,7 @@ from torchtap.selftest.progress import showing
 SELFTEST_HELP = """\
 Test whether this machine's GPU works for PyTorch, and say what to do if not.
 
-Takes a few seconds and changes nothing. On a machine that is meant to have no GPU: --device cpu.
+Changes nothing; level quick takes a few seconds. On a machine that is meant to have no GPU: --device cpu.
 
 \b
 Examples:
@@ -63,7 +63,11 @@ def run_selftest(
     context: typer.Context,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="With --merge: reports, folders of them, or - for names on standard input."),
+        typer.Argument(
+            help="With --merge: reports, folders of them, or - for names on standard input.",
+            metavar="[FILE]...",
+            show_default=False,
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON (schema 1) instead of the table.")] = False,
     device: Annotated[
@@ -88,11 +92,11 @@ def run_selftest(
         typer.Option(help="Leave these checks out.", metavar="ID,..."),
     ] = None,
     expect_gpus: Annotated[
-        str | None, typer.Option(help="Fail unless there are so many GPUs.", metavar="NUMBER")
+        str | None, typer.Option(help="Fail unless this many GPUs are here.", metavar="NUMBER")
     ] = None,
     expect_name: Annotated[
         str | None,
-        typer.Option(help='Fail unless every GPU has these words in its name: "H200".', metavar="TEXT"),
+        typer.Option(help="Fail unless every GPU's name has these words, as in H200.", metavar="TEXT"),
     ] = None,
     expect_driver_min: Annotated[
         str | None, typer.Option(help="Fail if the driver is older.", metavar="VERSION")
@@ -113,7 +117,9 @@ def run_selftest(
     ] = None,
     prometheus: Annotated[
         Path | None,
-        typer.Option(help="Write metrics for node_exporter's textfile collector.", metavar="FILE.prom"),
+        typer.Option(
+            help="Write metrics for node_exporter's textfile collector; - as above.", metavar="FILE.prom"
+        ),
     ] = None,
     report: Annotated[
         Path | None,
