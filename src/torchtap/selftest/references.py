@@ -89,7 +89,16 @@ REFERENCES: tuple[Reference, ...] = (
     _row("A10", r"\bA10\b", 24, 600, _rates(31.2, 62.5, 125, 125), "8.6", "B", 311),
     _row("A40", r"\bA40\b", 48, 696, _rates(37.4, 75, 150, 150), "8.6", "C", 424),
     _row("T4", r"\bT4\b", 16, 320, _rates(8.1, None, 65, None), "7.5", "B, C (300 GB/s in some sheets)", 183),
-    _row("V100 SXM2", r"\bV100-SXM2\b", 32, 900, _rates(15.7, None, 125, None), "7.0", "B", 607),
+    _row(
+        "V100 SXM2",
+        r"\bV100-SXM2\b",
+        16,
+        900,
+        _rates(15.7, None, 125, None),
+        "7.0",
+        "B (also with 32 GB)",
+        607,
+    ),
     _row("P100 PCIe", r"\bP100-PCIE-16GB\b", 16, 732, _rates(9.3, None, None, None), "6.0", "C"),
     _row("RTX 5090", r"\bRTX 5090$", 32, 1792, _rates(104.8, 104.8, 209.5, 209.5), "12.0", "C, U"),
     _row("RTX 4090", r"\bRTX 4090$", 24, 1008, _rates(82.6, 82.6, 165, 165), "8.9", "C, U"),
@@ -118,7 +127,7 @@ def reference_of(name: str, memory_mib: int) -> Reference | None:
     for row in REFERENCES:
         fits = memory_mib / 1024 > row.above_gib
         # A card with a third less memory than its row is another one, whatever its name (vGPU profiles, engineering).
-        large_enough = memory_mib * 1.048576 / 1000 >= 0.66 * row.memory_gb or row.name == "V100 SXM2"
+        large_enough = memory_mib * 1.048576 / 1000 >= 0.66 * row.memory_gb
         if fits and large_enough and re.search(row.pattern, name, re.IGNORECASE):
             return row
     return None

@@ -32,6 +32,7 @@ from torchtap.selftest.references import REFERENCES, reference_of
         ("NVIDIA A40", 46068, "A40"),
         ("Tesla T4", 15360, "T4"),
         ("Tesla V100-SXM2-16GB", 16384, "V100 SXM2"),
+        ("Tesla V100-SXM2-32GB", 32768, "V100 SXM2"),
         ("Tesla V100-PCIE-16GB", 16384, None),
         ("NVIDIA GeForce RTX 4090", 24564, "RTX 4090"),
         ("NVIDIA GeForce RTX 4090 D", 24564, None),

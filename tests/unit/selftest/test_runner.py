@@ -267,6 +267,19 @@ def test_a_good_simulated_host_warns_that_it_is_simulated(simulate):
     }
 
 
+@pytest.mark.slow
+def test_level_full_runs_on_a_simulated_host(simulate):
+    """What needs no GPU is tested, what only a real one can show is skipped as simulated; through real processes."""
+    report = simulate("h200-good", level="full", skip=["kernel.log"])
+    assert bad(report) == [("gpu.simulated", "warn", "simulated")] or {each[0] for each in bad(report)} <= {
+        *("gpu.simulated", "host.shm", "host.workers", "torch.compile")  # a machine with little of this
+    }
+    by_id = {result.id: result for result in report.results}
+    full = {"gpu.memory", "gpu.bandwidth", "gpu.transfer", "gpu.speed", "gpu.equals", "gpu.peers", "gpu.nccl"}
+    assert {by_id[name].cause_id for name in full} == {"simulated"}
+    assert by_id["host.workers"].values["workers"] == 4
+
+
 @pytest.mark.parametrize(
     ("name", "init", "finding"),
     [
