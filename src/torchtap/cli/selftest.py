@@ -63,11 +63,7 @@ def run_selftest(
     context: typer.Context,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(
-            help="With --merge: reports, folders of them, or - for names on standard input.",
-            metavar="[FILE]...",
-            show_default=False,
-        ),
+        typer.Argument(metavar="FILE", hidden=True),  # told at --merge
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON (schema 1) instead of the table.")] = False,
     device: Annotated[
@@ -138,7 +134,12 @@ def run_selftest(
         bool, typer.Option("--mask", help="Replace UUIDs, serials, host and user names by pseudonyms.")
     ] = False,
     merge: Annotated[
-        bool, typer.Option("--merge", help="Test nothing: put the reports of many hosts into one table.")
+        bool,
+        typer.Option(
+            "--merge",
+            help="Test nothing: put the reports of many hosts into one table. FILE: a report, a folder of them, or - for "
+            "names on standard input.",
+        ),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every check.")] = False,
     _list: Annotated[
