@@ -137,8 +137,8 @@ def run_selftest(
         bool,
         typer.Option(
             "--merge",
-            help="Test nothing: put the reports of many hosts into one table. FILE: a report, a folder of them, or - for "
-            "names on standard input.",
+            help="Test nothing: put the reports of many hosts into one table. FILE: a report, a folder of them, or - "
+            "for names on standard input.",
         ),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every check.")] = False,
