@@ -55,8 +55,8 @@ size = _within(1)
 celsius = _within(-100, 250)  # also the distance to the limit, which is negative above it
 
 
-def power(text: str) -> float:
-    """Watts, none of them negative."""
+def amount(text: str) -> float:
+    """Watts, MHz, MiB or per cent: a number that is not negative."""
     value = number(text)
     if value < 0:
         raise NotThisFormError(text)
@@ -176,8 +176,8 @@ FIELDS: dict[str, Field] = {
     "fan.speed": Field(read=count),
     "utilization.gpu": Field(read=count),
     "utilization.memory": Field(read=count),
-    "power.draw": Field(read=power),
-    "power.limit": Field(read=power),
+    "power.draw": Field(read=amount),
+    "power.limit": Field(read=amount),
     "clocks.sm": Field(read=count),
     "pstate": Field(read=pstate),
     "persistence_mode": Field(read=switch),
@@ -238,6 +238,18 @@ FIELDS |= {
     f"ecc.errors.uncorrected.aggregate.{place}": Field(read=count, unknown_to=_550, vital=True)
     for place in SRAM_PLACES
 }
+# Numbers that others ask for; no rule looks at them, but they are an answer.
+_CLOCKS = ("sm", "mem", "gr", "video", "current.sm", "current.memory", "current.graphics", "current.video")
+_MOST = ("max.sm", "max.mem", "max.memory", "max.gr", "max.graphics")
+_APPLICATIONS = ("applications.gr", "applications.graphics", "applications.mem", "applications.memory")
+_LIMITS = ("enforced.power.limit", "power.default_limit", "power.min_limit", "power.max_limit")
+_SINCE_535 = (
+    *("power.draw.instant", "power.draw.average", "memory.reserved"),
+    *(f"utilization.{engine}" for engine in ("encoder", "decoder", "jpeg", "ofa")),
+)
+FIELDS |= {f"clocks.{name}": Field(read=amount) for name in (*_CLOCKS, *_MOST, *_APPLICATIONS)}
+FIELDS |= dict.fromkeys((*_LIMITS, "count", "retired_pages.single_bit_ecc.count"), Field(read=amount))
+FIELDS |= dict.fromkeys(_SINCE_535, Field(read=amount, unknown_to=_470))
 # Of `-q` alone: repairs that wait for a reset.
 ONLY_IN_Q = {
     "repair.channel": Field(read=yes_no, deciding=True),
@@ -249,6 +261,7 @@ ALIASES = {
     "gpu_name": "name",
     "gpu_uuid": "uuid",
     "gpu_bus_id": "pci.bus_id",
+    "retired_pages.sbe": "retired_pages.single_bit_ecc.count",
     "retired_pages.dbe": "retired_pages.double_bit.count",
     "remapped_rows.dbe": "remapped_rows.uncorrectable",
     "remapped_rows.sbe": "remapped_rows.correctable",
