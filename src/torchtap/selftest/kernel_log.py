@@ -19,15 +19,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torchtap.selftest.limits import KERNEL_LOG_TIMEOUT_S, MAX_KERNEL_LOG_BYTES
+from torchtap.selftest.limits import KERNEL_LOG_TIMEOUT_S, MAX_KERNEL_LOG_BYTES, MAX_KERNEL_LOG_LINES
 from torchtap.selftest.process import visible
 from torchtap.selftest.smi.texts import XID
 
 KMSG = "/dev/kmsg"
 # Lines that NVIDIA's drivers write, and those of other parts of the kernel about a GPU that is gone.
-_OURS = re.compile(r"NVRM|nvidia|nouveau|\bS?Xid\b", re.IGNORECASE)
+_OURS = re.compile(rb"NVRM|nvidia|nouveau|\bS?Xid\b", re.IGNORECASE)
+_TIME = re.compile(rb"^(?:<\d+>)?\[ *(\d+\.\d+)\]", re.MULTILINE)
 # A sandbox answers with a log of its own making, which knows nothing of the host's GPUs.
-_SANDBOX = re.compile(r"Starting gVisor", re.IGNORECASE)
+_SANDBOX = re.compile(rb"Starting gVisor", re.IGNORECASE)
 _LINE = re.compile(r"(?:<\d+>)?\[\s*(?P<at>\d+\.\d+)\]\s?(?:\[\s*[TC]\d+\] ?)?(?P<text>.*)")
 _PRIORITY = re.compile(r"^<\d+>")
 _READ_ALL, _SIZE = 3, 10  # actions of syslog(2)
@@ -99,22 +100,30 @@ def read_kernel_log(
         except OSError as error:
             problems.append(f"{name}: {error.strerror or error}")
             continue
-        return read_text(visible(raw), now=time.monotonic())
+        return read_bytes(raw, now=time.monotonic())
     return KernelLog(problem="; ".join(problems))
 
 
 def read_text(text: str, now: float) -> KernelLog:
-    """The log's text taken apart. Text that is no kernel log, or a sandbox's, is a problem and not an empty log."""
-    lines = [_line(line) for line in text.splitlines() if line.strip()]
-    if any(_SANDBOX.search(line.text) for line in lines):
+    """A log that is at hand as text."""
+    return read_bytes(text.encode("utf-8", errors="surrogatepass"), now)
+
+
+def read_bytes(raw: bytes, now: float) -> KernelLog:
+    """The log taken apart. What is no kernel log, or a sandbox's, is a problem and not an empty log.
+
+    Only the newest lines of NVIDIA's drivers are decoded: a log may be megabytes, and this runs at every start.
+    """
+    if _SANDBOX.search(raw):
         return KernelLog(now=now, problem="a sandbox (gVisor) shows a log of its own")
-    times = [line.at for line in lines if line.at is not None]
-    if not times and not any(_OURS.search(line.text) for line in lines):
+    first = _TIME.search(raw)
+    ours = [line for line in raw.splitlines() if _OURS.search(line)][-MAX_KERNEL_LOG_LINES:]
+    if first is None and not ours:
         return KernelLog(
-            now=now, problem="it is empty" if not lines else "it has not the form of a kernel log"
+            now=now, problem="it has not the form of a kernel log" if raw.strip() else "it is empty"
         )
-    ours = tuple(line for line in lines if _OURS.search(line.text))
-    return KernelLog(lines=ours, now=now, since=min(times, default=None))
+    lines = tuple(_line(line) for line in visible(b"\n".join(ours)).splitlines() if line.strip())
+    return KernelLog(lines=lines, now=now, since=float(first[1]) if first else None)
 
 
 def _line(line: str) -> LogLine:

@@ -61,6 +61,8 @@ TOOLKIT_DRIVERS = {
 # The newest part; its ring is 128 KiB to a few MiB (CONFIG_LOG_BUF_SHIFT, log_buf_len). Read in one call, or in ~0.1 s.
 MAX_KERNEL_LOG_BYTES = 4 << 20
 KERNEL_LOG_TIMEOUT_S = 2.0
+# Of NVIDIA's drivers, the newest: a program that faults in a loop writes thousands.
+MAX_KERNEL_LOG_LINES = 2000
 # An error of the last two hours is judged as what it is (the window of Azure's node health checks). After that the
 # GPU has shown what it is worth in all other checks: a warning for a week, then only counted.
 XID_RECENT_S = 2 * 3600.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,15 @@ from torchtap.selftest import kernel_log
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.examples import good
 from torchtap.selftest.facts import Facts
-from torchtap.selftest.kernel_log import KernelLog, XidEvent, new_events, read_kernel_log, read_text
+from torchtap.selftest.kernel_log import (
+    KernelLog,
+    XidEvent,
+    new_events,
+    read_bytes,
+    read_kernel_log,
+    read_text,
+)
+from torchtap.selftest.limits import MAX_KERNEL_LOG_LINES
 from torchtap.selftest.process import Answer, visible
 from torchtap.selftest.result import Result
 from torchtap.selftest.runner import judge_all
@@ -220,3 +229,17 @@ def test_the_log_is_a_witness_where_nvidia_smi_hangs():
     assert (
         gsp not in next(each for each in judge_all(CHECKS, logged(gsp)) if each.id == "driver.smi").evidence
     )
+
+
+def test_megabytes_of_log_are_read_in_no_time():
+    """At every start: only the newest lines of NVIDIA's drivers are taken apart."""
+    other = b"".join(
+        b"<6>[%12.6f] usb 1-1: a line of another driver, of which there are many\n" % n for n in range(40_000)
+    )
+    flood = b"".join(
+        b"<3>[%12.6f] NVRM: Xid (PCI:0000:41:00): 31, pid=1, words\n" % (50_000 + n) for n in range(10_000)
+    )
+    began = time.monotonic()
+    log = read_bytes(other + flood + f"<3>[60000.5] {OFF_BUS}\n".encode(), now=70_000.0)
+    assert time.monotonic() - began < 3.0  # 0.1 s where nothing else runs
+    assert (log.since, len(log.lines), log.events[-1].xid) == (0.0, MAX_KERNEL_LOG_LINES, 79)
