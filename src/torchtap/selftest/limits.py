@@ -80,6 +80,7 @@ HW_SLOWDOWN = 0x8
 SW_THERMAL = 0x20
 HW_THERMAL = 0x40
 POWER_BRAKE = 0x80
+POWER_CAP = 0x4  # normal under load
 
 # -- Temperature ---------------------------------------------------------------------------------------------
 # temperature.gpu.tlimit: degrees left before the GPU slows down (drivers from 535, boards that report it).

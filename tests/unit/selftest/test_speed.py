@@ -95,6 +95,26 @@ def test_clocks_that_the_power_limit_holds_are_normal():
     assert results(child(gpu__speed=silent))["gpu.throttle"].cause_id == "not_reported"
 
 
+def test_a_power_limit_that_lowers_clocks_lowers_what_can_be_reached():
+    """A T4 of 70 W multiplies at half its clock, and is well; at full clock the same rate is a failure."""
+    rates = {"tflops": {"fp32": 4.3, "fp16": 24.0}, "max_sm_mhz": 1590}
+    held = each("gpu.speed", {**rates, "sm_mhz": 855, "reasons": 0x4})
+    said = results(named("Tesla T4", 15360, gpu__speed=held))["gpu.speed"]
+    assert (said.status, said.seen) == (
+        Status.PASS,
+        "at least fp16 24 TFLOP/s, 69% of 34.95 (clocks at 54%, by the power limit)",
+    )
+    free = each("gpu.speed", {**rates, "sm_mhz": 1590, "reasons": 0})
+    assert results(named("Tesla T4", 15360, gpu__speed=free))["gpu.speed"].status is Status.FAIL
+
+
+def test_a_reference_that_is_not_verified_only_warns():
+    """Nobody's GPU is broken because of a number from memory."""
+    slow = each("gpu.bandwidth", {"gb_s": 300.0})
+    said = results(named("NVIDIA GeForce RTX 4090", 24564, gpu__bandwidth=slow))["gpu.bandwidth"]
+    assert (said.status, said.cause_id) == (Status.WARN, "bandwidth_low")
+
+
 def test_measured_values_have_one_record_a_gpu_and_kind():
     """What --merge, Prometheus and the level burn read."""
     said = results(two(gpu__speed=each("gpu.speed", {}, {})))

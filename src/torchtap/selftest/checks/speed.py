@@ -20,6 +20,7 @@ from torchtap.selftest.limits import (
     HW_THERMAL,
     PCIE_LANE_GB_S,
     POWER_BRAKE,
+    POWER_CAP,
     SLOWER_FAIL,
     SLOWER_WARN,
     SPEED_FAIL,
@@ -44,8 +45,20 @@ def rate(record: Step, key: str) -> float:
     return float(value)
 
 
-def judge_rates(rates: Sequence[Rate], numbers: Numbering, *, warn: float, fail: float, cause: str) -> Judged:
-    """Each rate against its reference: at least `warn` of it passes, less than `fail` fails."""
+def judge_rates(
+    rates: Sequence[Rate],
+    numbers: Numbering,
+    *,
+    warn: float,
+    fail: float,
+    cause: str,
+    from_table: bool = True,
+    note: str = "",
+) -> Judged:
+    """Each rate against its reference: at least `warn` of it passes, less than `fail` fails.
+
+    A number of the table that is not verified only warns: nobody's GPU is broken because of it.
+    """
     values: dict[str, object] = {
         "measured": [numbers.measured(index, value, unit, what) for index, what, value, _, unit in rates],
         "numbers": numbers.by,
@@ -65,7 +78,7 @@ def judge_rates(rates: Sequence[Rate], numbers: Numbering, *, warn: float, fail:
             else f"; {count(len(rates) - len(judged), 'rate')} without a reference"
         )
         least = "at least " if len(judged) > 1 else ""
-        return passed(f"{least}{worst}{rest}", **values, share=round(share, 3))
+        return passed(f"{least}{worst}{rest}{note}", **values, share=round(share, 3))
     slow = [each[1] for each in judged if each[0] < warn]
     texts = {
         "gpus": numbers.name(slow),
@@ -73,8 +86,9 @@ def judge_rates(rates: Sequence[Rate], numbers: Numbering, *, warn: float, fail:
         "worst": worst,
         "limit": f"{warn:.0%}",
     }
-    say = failed if share < fail else warned
-    return say(cause, f"{numbers.name([index])}: {worst}", **values, **texts, share=round(share, 3))
+    known = _reference(numbers, index) if from_table else None
+    say = failed if share < fail and (known is None or known.verified) else warned
+    return say(cause, f"{numbers.name([index])}: {worst}{note}", **values, **texts, share=round(share, 3))
 
 
 def _slowest(rates: Sequence[Rate]) -> str:
@@ -113,16 +127,47 @@ def _transfers(facts: Facts, _: Numbering) -> list[Rate]:
     return rates
 
 
+def _clocks(facts: Facts) -> dict[int, tuple[int, int, int]]:
+    """torch's index -> (SM clock under load, highest one, reasons; 0 where they are not told); only where told."""
+    clocks: dict[int, tuple[int, int, int]] = {}
+    for record in facts.need_child.done("gpu.speed").records("gpus"):
+        if all(record.value.get(key) is None for key in ("sm_mhz", "max_sm_mhz")):
+            continue
+        reasons = 0 if record.value.get("reasons") is None else record.whole("reasons")
+        now, most = record.whole("sm_mhz"), record.whole("max_sm_mhz")
+        if min(now, most) <= 0:
+            raise UnreadableError(f"gpu.speed: clocks are {now} of {most} MHz")
+        clocks[record.whole("index")] = (now, most, reasons)
+    return clocks
+
+
+def _capped(facts: Facts) -> dict[int, float]:
+    """Which share of the highest clock a GPU's power limit leaves it, for those that it holds."""
+    return {
+        index: min(now / most, 1.0)
+        for index, (now, most, reasons) in _clocks(facts).items()
+        if reasons & POWER_CAP
+    }
+
+
 def _speeds(facts: Facts, numbers: Numbering) -> list[Rate]:
     rates: list[Rate] = []
+    capped = _capped(facts)  # a data sheet's peak is that of the highest clock
     for record in facts.need_child.done("gpu.speed").records("gpus"):
         index, known = record.whole("index"), _reference(numbers, record.whole("index"))
         found = record.value.get("tflops")
         if not isinstance(found, dict) or not found:
             raise UnreadableError(f"gpu.speed: tflops is {found!r}")
+        peaks = known.tflops if known else {}
         by_type = Step(name=record.name, state=record.state, value=found)
         rates += [
-            (index, what, rate(by_type, what), known.tflops.get(what) if known else None, "TFLOP/s")
+            (
+                index,
+                what,
+                rate(by_type, what),
+                peaks[what] * capped.get(index, 1.0) if what in peaks else None,
+                "TFLOP/s",
+            )
             for what in found
         ]
     return rates
@@ -139,7 +184,9 @@ def judge_transfer(facts: Facts) -> Judged:
     """Copies between host and GPU against what the link, as it was meanwhile, can carry."""
     numbers = numbering(facts)
     rates = _transfers(facts, numbers)
-    return judge_rates(rates, numbers, warn=TRANSFER_WARN, fail=TRANSFER_FAIL, cause="transfer_low")
+    return judge_rates(
+        rates, numbers, warn=TRANSFER_WARN, fail=TRANSFER_FAIL, cause="transfer_low", from_table=False
+    )
 
 
 def judge_speed(facts: Facts) -> Judged:
@@ -155,7 +202,9 @@ def judge_speed(facts: Facts) -> Judged:
         texts = {"wrong": f"{wrong:,}", "checked": f"{checked:,}", "check": "gpu.speed"}
         seen = f"{wrong:,} of {count(checked, 'row')} wrong"
         return failed("wrong_numbers", seen, **texts, gpus=numbers.name(bad), index=numbers.index(bad[0]))
-    return judge_rates(rates, numbers, warn=SPEED_WARN, fail=SPEED_FAIL, cause="speed_low")
+    capped = _capped(facts)
+    note = f" (clocks at {min(capped.values()):.0%}, by the power limit)" if capped else ""
+    return judge_rates(rates, numbers, warn=SPEED_WARN, fail=SPEED_FAIL, cause="speed_low", note=note)
 
 
 def judge_throttle(facts: Facts) -> Judged:
@@ -166,14 +215,7 @@ def judge_throttle(facts: Facts) -> Judged:
         (POWER_BRAKE, "power_brake"),
         (HW_SLOWDOWN, "hw_slowdown"),
     )
-    clocks: dict[int, tuple[int, int, int | None]] = {}
-    for record in facts.need_child.done("gpu.speed").records("gpus"):
-        if all(record.value.get(key) is None for key in ("sm_mhz", "max_sm_mhz")):
-            continue
-        reasons = None if record.value.get("reasons") is None else record.whole("reasons")
-        clocks[record.whole("index")] = (record.whole("sm_mhz"), record.whole("max_sm_mhz"), reasons)
-        if min(clocks[record.whole("index")][:2]) <= 0:
-            raise UnreadableError(f"gpu.speed: clocks are {dict(record.value)!r}")
+    clocks = _clocks(facts)
     if not clocks:
         return skipped("not_reported", "the driver tells no clocks")
     values: dict[str, object] = {
@@ -183,11 +225,11 @@ def judge_throttle(facts: Facts) -> Judged:
     mhz, most, _ = clocks[index]
     seen = f"{'at least ' if len(clocks) > 1 else ''}{mhz} of {most} MHz under load"
     for bits, cause in causes:
-        held = [each for each, (_, _, reasons) in clocks.items() if reasons is not None and reasons & bits]
+        held = [each for each, (_, _, reasons) in clocks.items() if reasons & bits]
         if held:
             texts = {"gpus": numbers.name(held), "index": numbers.index(held[0])}
             return failed(cause, f"{seen}; reasons {clocks[held[0]][2]:#x}", **values, **texts)
-    capped = [each for each, (_, _, reasons) in clocks.items() if reasons is not None and reasons & 0x4]
+    capped = [each for each, (_, _, reasons) in clocks.items() if reasons & POWER_CAP]
     slow = [each for each, (now, best, _) in clocks.items() if now < CLOCK_WARN * best and each not in capped]
     if slow:
         texts = {"gpus": numbers.name(slow), "index": numbers.index(slow[0]), "clock": f"{mhz} of {most} MHz"}

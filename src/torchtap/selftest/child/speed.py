@@ -7,7 +7,7 @@ import time
 import torch
 
 from torchtap.selftest.child.devices import each_gpu, nvml_of
-from torchtap.selftest.child.products import large_product
+from torchtap.selftest.child.products import LargeProduct, large_product
 from torchtap.selftest.child.running import Reporter, Values
 from torchtap.selftest.child.timing import median_seconds
 from torchtap.selftest.limits import (
@@ -82,11 +82,12 @@ def gpu_speed(reporter: Reporter) -> Values:
         size = PRODUCT_SIZE if properties.total_memory >= SMALL_GPU_BYTES else SMALL_PRODUCT_SIZE
         rates: Values = {}
         wrong = 0
-        for what in types_of((properties.major, properties.minor)):
+        types = types_of((properties.major, properties.minor))
+        for what in types:
             reporter.say_where(f"GPU {device.index}, {what}")
             rates[what], bad = product_rate(device, what, size)
             wrong += bad
-        clocks = _clocks_under_load(device, size)
+        clocks = _clocks_under_load(device, large_product(device, _DTYPES[types[-1]], size))
         gpus.append(
             {
                 "index": device.index,
@@ -128,14 +129,13 @@ def product_rate(device: torch.device, what: str, size: int) -> tuple[float, int
     return round(2 * size**3 / seconds / 1e12, 2), wrong
 
 
-def _clocks_under_load(device: torch.device, size: int) -> Values:
-    """Clocks, and why they are held back, in the middle of about a second of products."""
+def _clocks_under_load(device: torch.device, product: LargeProduct) -> Values:
+    """Clocks, and why they are held back, in the middle of about a second of the products that draw the most power."""
     nvml = nvml_of(device)
-    product = large_product(device, torch.float32, size)
     ends = time.monotonic() + 1.0
     seen: list[dict[str, int | None]] = []
     while time.monotonic() < ends:
-        for _ in range(4):
+        for _ in range(32):  # 30 ms on an H200, and NVML takes some of them
             product.run()
         seen.append(nvml.read("sm_mhz", "max_sm_mhz", "reasons"))
         torch.cuda.synchronize(device)
