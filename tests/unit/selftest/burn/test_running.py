@@ -10,22 +10,25 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import torchtap
+from tests.unit.selftest.burn.test_sampler import script
 from torchtap.selftest import runner
+from torchtap.selftest.burn import running
 from torchtap.selftest.burn.running import burn
-from torchtap.selftest.burn.sampler import POWER, TEMPERATURE
+from torchtap.selftest.burn.sampler import POWER, TEMPERATURE, Sampler
 from torchtap.selftest.burn.saying import Scene, say_scene
 from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.examples import good
 from torchtap.selftest.facts import StepState
 from torchtap.selftest.kernel_log import KernelLog, read_text
 from torchtap.selftest.process import Answer
-from torchtap.selftest.runner import run, waits_for_load
+from torchtap.selftest.runner import judge_all, run, waits_for_load
 from torchtap.selftest.status import Device, Level, Status
 
 NUMBERS = {"index": 0, "name": "NVIDIA H200", "type": "bfloat16", "products": 7, "checked": 700, "wrong": 0}
@@ -140,6 +143,53 @@ def test_the_load_is_not_begun_where_what_it_needs_has_failed():
         "gpu.matmul": replace(fine.child.steps["gpu.matmul"], state=StepState.CRASHED),
     }
     assert not waits_for_load(CHECKS, replace(fine, child=replace(fine.child, steps=broken)), set())
+
+
+@pytest.mark.parametrize(
+    ("cell", "status", "cause"),
+    [
+        ("60", "pass", None),
+        ("$([ $gpu = 0 ] && [ $n -gt 5 ] && echo '[GPU is lost]' || echo 60)", "fail", "load_gpu_lost"),
+    ],
+)
+def test_a_load_and_its_readings_are_judged_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, status: str, cause: str | None
+):
+    """A test process that tells of a GPU, a real nvidia-smi script beside it, and the checks over both."""
+    smi = script(tmp_path, gpus="0", cells={"temperature.gpu": cell})
+    monkeypatch.setattr(running, "Sampler", partial(Sampler, every_s=0.01))
+    count = tmp_path / "n"
+    said: list[str] = []
+
+    def ask(command: Sequence[str], *, on_line: Callable[[str], bool], **_: object) -> Answer:
+        value = {"elapsed": 600.0, "gpus": [NUMBERS | {"tflops": 700.0, "course": [700.0] * 20}]}
+        deadline = time.monotonic() + 30
+        while int(count.read_text() or 0) < 16 and time.monotonic() < deadline:
+            on_line(json.dumps({"step": "gpu.burn", "state": "progress", "value": value}))
+            time.sleep(0.02)
+        done = json.dumps({"step": "gpu.burn", "state": "done", "value": value})
+        return Answer(command=tuple(command), text=done, rc=0, seconds=600.0)
+
+    burned = burn(
+        Device.GPU,
+        600,
+        smi=str(smi),
+        smi_timeout_s=10,
+        run=ask,
+        log=lambda: KernelLog(now=1.0),
+        on_step=said.append,
+    )
+    results = {each.id: each for each in judge_all(CHECKS, replace(good(), burn=burned))}
+    assert (results["burn.lost"].status.value, results["burn.lost"].cause_id) == (status, cause)
+    assert results["burn.numbers"].status is Status.PASS
+    assert said[-1].startswith("burn 10:00 of 10:00, 0 wrong values; GPU 0: 700 TFLOP/s, 60 C")
+    if cause is None:
+        bad = {
+            name
+            for name, each in results.items()
+            if name.startswith("burn.") and each.status is not Status.PASS
+        }
+        assert bad == set()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
