@@ -88,12 +88,17 @@ sys.exit(proc.foreground(["sh", "-c", {WAITS!r}], env=os.environ))
 
 
 def test_a_program_in_the_foreground_hears_sigterm_and_its_code_is_kept() -> None:
-    with subprocess.Popen([sys.executable, "-c", RUNS], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout
-        assert child.stdout.readline() == "ready\n"
-        child.terminate()
-        assert child.stdout.read() == "told\n"
-        assert child.wait(timeout=10) == 7
+    child = subprocess.Popen(
+        [sys.executable, "-c", RUNS], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert child.stdout
+    assert child.stdout.readline() == "ready\n"
+    child.terminate()
+    try:
+        assert child.communicate(timeout=10)[0] == "told\n"
+    finally:
+        proc.kill_group(child.pid)
+    assert child.returncode == 7
 
 
 def test_a_program_in_the_foreground_that_a_signal_ends_and_one_that_is_not_there() -> None:
