@@ -25,10 +25,10 @@ from torchtap.selftest.smi.texts import XID
 
 KMSG = "/dev/kmsg"
 # Lines that NVIDIA's drivers write, and those of other parts of the kernel about a GPU that is gone.
-_OURS = re.compile(rb"NVRM|nvidia|nouveau|\bS?Xid\b", re.IGNORECASE)
+_OURS = re.compile(rb"NVRM|nvidia|NVIDIA|nouveau|Xid")
 _TIME = re.compile(rb"^(?:<\d+>)?\[ *(\d+\.\d+)\]", re.MULTILINE)
 # A sandbox answers with a log of its own making, which knows nothing of the host's GPUs.
-_SANDBOX = re.compile(rb"Starting gVisor", re.IGNORECASE)
+_SANDBOX = b"Starting gVisor"
 _LINE = re.compile(r"(?:<\d+>)?\[\s*(?P<at>\d+\.\d+)\]\s?(?:\[\s*[TC]\d+\] ?)?(?P<text>.*)")
 _PRIORITY = re.compile(r"^<\d+>")
 _READ_ALL, _SIZE = 3, 10  # actions of syslog(2)
@@ -114,16 +114,26 @@ def read_bytes(raw: bytes, now: float) -> KernelLog:
 
     Only the newest lines of NVIDIA's drivers are decoded: a log may be megabytes, and this runs at every start.
     """
-    if _SANDBOX.search(raw):
+    if _SANDBOX in raw:
         return KernelLog(now=now, problem="a sandbox (gVisor) shows a log of its own")
     first = _TIME.search(raw)
-    ours = [line for line in raw.splitlines() if _OURS.search(line)][-MAX_KERNEL_LOG_LINES:]
+    ours = list(_our_lines(raw))[-MAX_KERNEL_LOG_LINES:]
     if first is None and not ours:
         return KernelLog(
             now=now, problem="it has not the form of a kernel log" if raw.strip() else "it is empty"
         )
     lines = tuple(_line(line) for line in visible(b"\n".join(ours)).splitlines() if line.strip())
     return KernelLog(lines=lines, now=now, since=float(first[1]) if first else None)
+
+
+def _our_lines(raw: bytes) -> Iterable[bytes]:
+    """Found by searching the whole log at once: to look at every line takes twice as long."""
+    end = -1
+    for found in _OURS.finditer(raw):
+        if found.start() > end:
+            end = raw.find(b"\n", found.start())
+            end = len(raw) if end < 0 else end
+            yield raw[raw.rfind(b"\n", 0, found.start()) + 1 : end]
 
 
 def _line(line: str) -> LogLine:

@@ -241,5 +241,5 @@ def test_megabytes_of_log_are_read_in_no_time():
     )
     began = time.monotonic()
     log = read_bytes(other + flood + f"<3>[60000.5] {OFF_BUS}\n".encode(), now=70_000.0)
-    assert time.monotonic() - began < 3.0  # 0.1 s where nothing else runs
+    assert time.monotonic() - began < 3.0
     assert (log.since, len(log.lines), log.events[-1].xid) == (0.0, MAX_KERNEL_LOG_LINES, 79)
