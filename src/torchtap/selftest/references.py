@@ -2,10 +2,9 @@
 
 Sources: A the accelerator pages of stas00/ml-engineering (public, from NVIDIA's data sheets); B the table
 winston-zhang-orz/gpu-specs (public); C other public copies of NVIDIA's data sheets; U from memory of the data sheets,
-unverified: such a number only warns. Rates are dense: many
-lists print the sparse number, twice as large, for H100 (1979) and its kin.
-`dcgm` is the least bandwidth that NVIDIA DCGM's diagnostic accepts (diag-skus.yaml), for comparison only: entries of
-that file that are plainly wrong are left out.
+unverified: such a number only warns. Rates are dense: many lists print the sparse number, twice as large, for H100
+(1979) and its kin. `dcgm` is the least bandwidth that NVIDIA DCGM's diagnostic accepts (diag-skus.yaml), for
+comparison only: entries of that file that are plainly wrong are left out.
 """
 
 from __future__ import annotations
