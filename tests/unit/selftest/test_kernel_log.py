@@ -57,6 +57,13 @@ def test_an_xid_is_a_record_with_time_address_and_number(line: str, at: float | 
     assert log.age(at) == (None if at is None else pytest.approx(393.167785))
 
 
+@pytest.mark.parametrize("device", [" GPU-I:05", " GPU-I:05 GPU-CI:00"])
+def test_an_xid_of_a_mig_device_is_its_gpus(device: str):
+    """The instances stand behind the address."""
+    (event,) = read_text(f"[ 1.0] NVRM: Xid (PCI:0000:01:00{device}): 48, pid=1\n", now=2.0).events
+    assert (event.bus, event.xid) == ("0000:01:00", 48)
+
+
 def test_the_log_of_other_drivers_is_left_out():
     """Only its age is kept: how far back the log reaches."""
     log = read_text(f"[    1.5] usb 1-1: new device\n[  9.5] {OFF_BUS}\n", now=20.0)

@@ -45,6 +45,8 @@ _WORDS: dict[str, CellState] = {
     "gpu requires reset": CellState.NEEDS_RESET,
     "requires reset": CellState.NEEDS_RESET,
 }
+# Driver 530 to 550 write the field's last word before the fabric's value: "state  Completed", "state  N/A".
+_PREFIX = re.compile(r"^(?:state|status)\s+(?=\S)")
 _BRACKETS = re.compile(r"\[(.*)\]", re.DOTALL)
 
 
@@ -55,8 +57,10 @@ def read_cell(text: str) -> Cell:
     ('not reported', '81559 MiB')
     >>> read_cell("[GPU is lost]").state.value, read_cell("[Timeout]").state.value
     ('lost', 'broken')
+    >>> read_cell("state  N/A").state.value
+    'not reported'
     """
-    bare = text.strip()
+    bare = _PREFIX.sub("", text.strip())
     bracketed = _BRACKETS.fullmatch(bare)
     inner = bracketed[1].strip() if bracketed else bare
     state = _WORDS.get(inner.casefold())

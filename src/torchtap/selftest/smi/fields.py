@@ -132,7 +132,7 @@ def name(text: str) -> str:
 active = _shaped(r"Active|Not Active")
 switch = _shaped(r"Enabled|Disabled|On|Off")
 word = _shaped(r"[A-Za-z][A-Za-z0-9 _/-]{0,60}")
-state_word = _shaped(r"(?:state +)?[A-Za-z][A-Za-z ]{0,40}")  # fabric.state is "state  Completed" on 550
+state_word = _shaped(r"[A-Za-z][A-Za-z ]{0,40}")
 pstate = _shaped(r"P\d{1,2}")
 compute_mode = _shaped(r"Default|Prohibited|Exclusive_Process|Exclusive_Thread|E\. (?:Process|Thread)")
 

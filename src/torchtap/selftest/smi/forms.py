@@ -112,6 +112,27 @@ def picks_gpus(command: str | Sequence[str]) -> bool:
     return any(word.partition("=")[0] in ("-i", "--id") for word, _ in _options(command))
 
 
+def lists_processes(command: str | Sequence[str]) -> bool:
+    """Whether the command asks for processes: names of programs, which may be any text.
+
+    >>> lists_processes("nvidia-smi --query-compute-apps=pid,name --format=csv")
+    True
+    """
+    return any(re.match(r"--query-(?:compute|accounted)-apps", word) for word, _ in _options(command))
+
+
+def repeats(command: str | Sequence[str]) -> bool:
+    """Whether the command answers over and over, so that every GPU comes several times.
+
+    >>> repeats("nvidia-smi -l 5"), repeats("nvidia-smi -L")
+    (True, False)
+    """
+    return any(
+        re.fullmatch(r"-lms?\d*|-l\d*|--loop(?:-ms)?", word.partition("=")[0]) is not None
+        for word, _ in _options(command)
+    )
+
+
 def _options(command: str | Sequence[str]) -> Iterator[tuple[str, str]]:
     if isinstance(command, str):
         try:
@@ -228,6 +249,7 @@ _SECOND_LINE = re.compile(r"\s*(\S+)\s+(\S+)\s+(\S+)\s+(.+?)\s*/\s*(\S+)\s*$")
 _COMPUTE_MODE = re.compile(r"(Default|Prohibited|E\. Process|E\. Thread)\s*$")
 _MEMORY_CELL = re.compile(r"\s*(\d+)\s?MiB\s*/\s*(\d+)\s?MiB\s*$")
 _BANNER = re.compile(r"CUDA (?:UMD )?Version:\s*(\[[^\]]*\]|Not Found|\S+)")
+_HEAD = re.compile(r"NVIDIA-SMI.*Version|\| *GPU +Name\b")
 # Lines of the frame that are no GPU's: banner, headings, rules, fillers.
 _FRAME = re.compile(
     r"\|[\s|=+-]*$|\|.*(?:NVIDIA-SMI.*Version|Persistence-M|TCC/WDDM|Driver-Model|Pwr:Usage|Memory-Usage|MIG M\.)"
@@ -244,6 +266,7 @@ class Table:
     cuda_word: str | None
     no_mig_devices: bool
     strays: tuple[str, ...]
+    from_its_head: bool = True  # False: a piece, which may begin with any GPU
 
 
 def read_table(text: str) -> Table:
@@ -278,6 +301,7 @@ def read_table(text: str) -> Table:
         cuda_word=banner[1] if banner else None,
         no_mig_devices="No MIG devices found" in text,
         strays=tuple(strays),
+        from_its_head=_HEAD.search(text) is not None,
     )
 
 

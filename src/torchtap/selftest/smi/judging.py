@@ -14,6 +14,7 @@ from torchtap.selftest.smi.forms import (
     Row,
     fields_of,
     is_version_line,
+    lists_processes,
     names_every_gpu,
     picks_gpus,
     read_csv,
@@ -21,6 +22,7 @@ from torchtap.selftest.smi.forms import (
     read_query,
     read_table,
     read_version,
+    repeats,
 )
 from torchtap.selftest.smi.rules import Said, error_cells, rules_on
 from torchtap.selftest.smi.verdict import Verdict
@@ -130,12 +132,34 @@ def _csv(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
     # A sentence may have as many commas as the query has fields (a query of one field: any line), so sentences are
     # taken out before lines are taken apart.
     lines = text.splitlines()
+    if lists_processes(command):  # rows that say nothing about the GPU, with names that may be a sentence
+        lines = [line for line in lines if not texts.PROCESS_ROW.match(line)]
     said = [line for line in lines if texts.COMPANIONS.search(line) or _sentence(line) is not None]
     # A cell says "[GPU is lost]" in the words of a sentence; brackets tell the two apart.
     said = [line for line in said if not re.search(r"(^|,)\s*\[", line)]
     rest = "\n".join(line for line in lines if line not in said)
     read = read_csv(rest, fields_of(command), positions=names_every_gpu(command))
-    return _rows(read.rows, (*said, *read.strays))
+    seen = _rows(read.rows, (*said, *read.strays))
+    seen.findings += _gaps([row.gpu for row in read.rows if "index" in row.cells], command)
+    return seen
+
+
+def _gaps(shown: Sequence[int | None], command: str | Sequence[str], *, piece: bool = False) -> list[Finding]:
+    """GPUs that are missing from the answer or in it twice: one may be on its way out, so nobody knows of it.
+
+    nvidia-smi counts its GPUs from 0 without a gap. `piece`: the answer may be cut out of a longer one.
+    """
+    indexes = [index for index in shown if index is not None]
+    if not indexes:
+        return []
+    start = min(indexes) if piece else 0
+    missing = [] if picks_gpus(command) else sorted(set(range(start, max(indexes))) - set(indexes))
+    twice = [] if repeats(command) else sorted({index for index in indexes if indexes.count(index) > 1})
+    return [
+        Finding(index, "smi_unreadable", Verdict.UNKNOWN, {"what": f"GPU {index} {how}"})
+        for how, found in (("is left out, and one after it is shown", missing), ("is shown twice", twice))
+        for index in found
+    ]
 
 
 def _rows(rows: tuple[Row, ...], strays: Sequence[str]) -> _Seen:
@@ -185,9 +209,10 @@ def _notes(row: Row) -> list[str]:
     ]
 
 
-def _table(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
+def _table(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
     table = read_table(text)
     seen = _rows(table.rows, table.strays)
+    seen.findings += _gaps([row.gpu for row in table.rows], command, piece=not table.from_its_head)
     if table.cuda_word is not None:
         seen.findings += _cuda(table.cuda_word)
     if table.no_mig_devices:
@@ -214,9 +239,10 @@ def _cuda(word: str) -> list[Finding]:
     return [Finding(None, "smi_unreadable", Verdict.UNKNOWN, {"what": f"CUDA Version {word}"})]
 
 
-def _list(text: str, _: str | Sequence[str], mig_enabled: frozenset[int]) -> _Seen:
+def _list(text: str, command: str | Sequence[str], mig_enabled: frozenset[int]) -> _Seen:
     gpus, strays = read_list(text)
     seen = _Seen(strays=strays, proved=bool(gpus))
+    seen.findings += _gaps([gpu.index for gpu in gpus], command)
     empty = [gpu.index for gpu in gpus if gpu.index in mig_enabled and not gpu.mig]
     if any(gpu.mig for gpu in gpus):
         seen.notes.append("mig_enabled")

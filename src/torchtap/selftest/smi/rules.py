@@ -164,12 +164,12 @@ def _compute_mode(row: Row) -> Said | None:
 
 
 def _fabric(row: Row) -> Said | None:
-    """The cell's last word counts: driver 550 writes "state  Completed". Not reported: no part of an NVSwitch."""
+    """Not reported: no part of an NVSwitch."""
     state, status = (str(row.value(name) or "") for name in ("fabric.state", "fabric.status"))
     if not state:
         return None
-    done = state.split()[-1].casefold() == "completed"
-    if done and (not status or status.split()[-1].casefold() == "success"):
+    done = state.casefold() == "completed"
+    if done and (not status or status.casefold() == "success"):
         return None
     return Said(Verdict.FAIL, "fabric_not_ready", {"state": status if done else state})
 

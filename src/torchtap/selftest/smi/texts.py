@@ -119,6 +119,11 @@ EXIT_CODES: dict[int, tuple[Verdict, str]] = {
 KILLED_AFTER_WAITING = frozenset({124, 137, 143, -9, -15})
 KILLED = re.compile(r"\s*(?:Killed|Terminated)?\s*")
 
+# A row of the list of processes: its first cell is a GPU's UUID or address, a process's number, or none.
+PROCESS_ROW = re.compile(
+    r"\s*(?:GPU-[0-9a-f-]{36}|[0-9a-f]{4,8}:[0-9a-f:.]+|\d+|\[[^,\]]*\]) *,", re.IGNORECASE
+)
+
 # What stands around an answer that was copied from a terminal: prompts, the head of `watch`, and colours, also as
 # `process.visible` writes them.
 COLOURS = re.compile(r"(?:\x1b|\\x1b)\[[0-9;?]*[A-Za-z]")
@@ -152,8 +157,9 @@ XIDS: tuple[Xids, ...] = (
     Xids(None, "", frozenset({154})),
 )
 OTHER_XID = Xids(Verdict.WARN, "xid_other")
-# Not NVSwitch's SXid, which has numbers of its own.
-XID = re.compile(r"(?<!S)Xid \((?:PCI:)?(?P<bus>[0-9a-f:.]+)\): (?P<xid>\d+)", re.IGNORECASE)
+# Not NVSwitch's SXid, which has numbers of its own. Of a MIG device the address is followed by its instances,
+# " GPU-I:05 GPU-CI:00" (NVIDIA's open kernel modules, kernel_rc.c).
+XID = re.compile(r"(?<!S)Xid \((?:PCI:)?(?P<bus>[0-9a-f:.]*)[^()]*\): ?(?P<xid>\d+)", re.IGNORECASE)
 HMM_ERROR = re.compile(r"nvidia-uvm: .*request_free_mem_region\(\) err -34", re.IGNORECASE)
 KERNEL_SENTENCES: tuple[Sentence, ...] = (
     _s(r"fallen off the bus", "gpu_fell_off_bus"),
