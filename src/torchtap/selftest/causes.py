@@ -754,6 +754,12 @@ CAUSES: dict[str, Cause] = {
         do="Often a CPU that is busy or far from the GPU (NUMA), or a PCIe switch that several GPUs share",
         paste="nvidia-smi topo -m",
     ),
+    "pcie_slow": Cause(
+        says="{gpus}: the PCIe link runs at generation {generation} under load, not {most}, so copies are slow",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Reseat the card; check riser and slot, and the speed that the BIOS sets for it",
+        paste="nvidia-smi -q -d PCIE -i {index}",
+    ),
     "speed_low": Cause(
         says="{gpus}: matrix products are slower than this kind of GPU should be: {worst} ({limit} is expected)",
         remedy=Remedy.CHECK_HARDWARE,

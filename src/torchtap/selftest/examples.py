@@ -150,7 +150,16 @@ GOOD_STEPS: Mapping[str, Mapping[str, object]] = {
     },
     "gpu.bandwidth": {"gpus": [{"index": 0, "gb_s": 4312.0}]},
     "gpu.transfer": {
-        "gpus": [{"index": 0, "to_gpu": 55.1, "from_gpu": 54.9, "pcie_gen": 5, "pcie_width": 16}]
+        "gpus": [
+            {
+                "index": 0,
+                "to_gpu": 55.1,
+                "from_gpu": 54.9,
+                "pcie_gen": 5,
+                "max_pcie_gen": 5,
+                "pcie_width": 16,
+            }
+        ]
     },
     "gpu.speed": {
         "gpus": [

@@ -185,6 +185,9 @@ TRANSFER_WARN, TRANSFER_FAIL = 0.70, 0.50
 # GB/s of one lane in one direction by PCIe generation, after its line code (PCI-SIG: 2.5, 5, 8, 16, 32 GT/s; 64 GT/s
 # with flits, unverified).
 PCIE_LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+# Under load a link runs at the highest generation that GPU and slot have in common. Each generation is twice as fast,
+# so two below leave a quarter: a failure, by DCGM's rule for lanes; one below is a warning.
+PCIE_GENERATIONS_FAIL = 2
 # Of the highest clock, under load.
 CLOCK_WARN = 0.80
 # NCCL's bus bandwidth in GB/s: what every PCIe 3.0 x8 path reaches. Unverified: only warned about.

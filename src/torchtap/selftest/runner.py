@@ -32,6 +32,7 @@ from torchtap.selftest.checks.expect import (
     expectations,
     read_expected,
 )
+from torchtap.selftest.checks.which import numbering_if_known
 from torchtap.selftest.facts import Facts, NotDoneError, StepState
 from torchtap.selftest.gather import SettingError, gather, smi_timeout
 from torchtap.selftest.host import SHARED_MEMORY
@@ -294,7 +295,8 @@ def _not_done(check: Check, error: NotDoneError, facts: Facts) -> Judged:
     step, answer = error.step, error.step.end or error.child.answer
     if step.state is StepState.STOPPED or (facts.interrupted and step.state is StepState.NOT_REACHED):
         return unknown("interrupted", "not reached")
-    name = f"{step.name} ({step.where})" if step.where else step.name
+    where = numbering_if_known(facts).where(step.where)
+    name = f"{step.name} ({where})" if where else step.name
     values = {"step": name, "waited_s": f"{step.seconds:.0f}", "rc": answer.rc}
     if step.state is StepState.CRASHED:
         ended = signal_name(answer.rc or 0)
@@ -313,8 +315,7 @@ def _not_done(check: Check, error: NotDoneError, facts: Facts) -> Judged:
     if step.state is StepState.ERROR:
         first = step.error.splitlines()[0] if step.error else "an exception without a text"
         cause = next((cause for text, cause in ERROR_TEXTS if re.search(text, step.error)), check.on_error)
-        where = step.where or "the GPU"
-        return failed(cause, first, **values, error=first, gpus=where)
+        return failed(cause, first, **values, error=first, gpus=where or "the GPU")
     if facts.smi is not None and facts.smi.hung and error.child.finished:
         return skipped("left_alone", "not tried")
     broken = error.child.broken_step

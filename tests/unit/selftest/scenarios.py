@@ -684,6 +684,13 @@ SCENARIOS = [
         "fail",
         "cuda_visible_devices",
     ),
+    Scenario(
+        "0 devices, no error",
+        child(cuda__init={"code": 0, "count": 0}, torch__cuda=None),
+        "cuda.init",
+        "fail",
+        "no_cuda_device",
+    ),
     Scenario("100, no uvm", code(100, NO_UVM), "cuda.init", "fail", "uvm_missing"),
     Scenario(
         "101", code(101, env(CUDA_VISIBLE_DEVICES="0,7")), "cuda.init", "fail", "invalid_device_ordinal"
@@ -901,6 +908,13 @@ SCENARIOS = [
         "gpu.transfer",
         "fail",
         "transfer_low",
+    ),
+    Scenario(
+        "a link of an old generation",
+        child(gpu__transfer=each("gpu.transfer", {"pcie_gen": 4, "to_gpu": 27.0, "from_gpu": 27.0})),
+        "gpu.transfer",
+        "warn",
+        "pcie_slow",
     ),
     Scenario(
         "heat under load",

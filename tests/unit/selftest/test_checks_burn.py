@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.selftest.scenarios import loaded
+from tests.unit.selftest.scenarios import loaded, rows
 from tests.unit.selftest.test_garbage import JSON, TEXTS
 from torchtap.selftest.burn.examples import NUMBERS, good_burn, readings, watched
 from torchtap.selftest.burn.sampler import BRAKE, CLOCKS, ECC, HEAT, POWER, TEMPERATURE, Sampler
 from torchtap.selftest.checks import CHECKS
-from torchtap.selftest.examples import good
+from torchtap.selftest.examples import GOOD_STEPS, good
 from torchtap.selftest.facts import Facts, StepState
 from torchtap.selftest.process import Answer
 from torchtap.selftest.result import Result
@@ -100,6 +100,49 @@ def test_of_two_gpus_the_slower_one_is_named():
         "GPU 1: 20% slower under load than the median of this host's NVIDIA H200 (10% is allowed)"
     )
     assert judged(loaded({}, {"tflops": 65.0, "name": "Tesla T4"}))["burn.steady"].status is Status.PASS
+
+
+def reordered(facts: Facts) -> Facts:
+    """The same, on a host whose torch counts its two GPUs the other way round."""
+    both = rows({}, {})
+    assert facts.child is not None
+    assert both.child is not None
+    step = both.child.step("torch.cuda")
+    gpus = [dict(gpu.value) for gpu in step.records("gpus")]
+    turned = {"gpus": [{**gpu, "index": 1 - n} for n, gpu in enumerate(gpus)]}
+    steps = {**facts.child.steps, "torch.cuda": replace(step, value=turned)}
+    return replace(facts, smi=both.smi, child=replace(facts.child, steps=steps))
+
+
+def test_gpus_are_called_as_nvidia_smi_counts_them():
+    """What torch calls GPU 1 is nvidia-smi's GPU 0 there, as in the checks of speed."""
+    slow = judged(reordered(loaded({"tflops": 100.0}, {"tflops": 80.0})))
+    assert slow["burn.steady"].cause == (
+        "GPU 0: 20% slower under load than the median of this host's NVIDIA H200 (10% is allowed)"
+    )
+    assert (slow["burn.steady"].seen, slow["burn.steady"].values["index"]) == ("GPU 0: 20% slower", 0)
+    measured = slow["burn.numbers"].values["measured"]
+    assert isinstance(measured, list)
+    assert {each["gpu"]: each["value"] for each in measured} == {0: 80.0, 1: 100.0}
+    wrong = judged(reordered(loaded({}, {"wrong": 3})))["burn.numbers"]
+    assert (wrong.cause or "").startswith("GPU 0")
+    assert wrong.values["index"] == 0
+    stalled = judged(
+        reordered(loaded({}, {}, state=StepState.ERROR, error="StalledError: no", where="GPU 1"))
+    )
+    assert (stalled["burn.numbers"].cause or "").startswith("GPU 0: took work")
+    chosen = loaded({}, {"wrong": 3})
+    chosen = replace(
+        chosen, host=replace(chosen.host, env={"CUDA_VISIBLE_DEVICES": "0"}), smi=rows({}, {}).smi
+    )
+    assert chosen.child is not None
+    silent = {"gpus": [{**dict(GOOD_STEPS["torch.cuda"]["gpus"][0]), "uuid": None, "bus_id": None}]}  # type: ignore[index]
+    steps = {
+        **chosen.child.steps,
+        "torch.cuda": replace(chosen.child.steps["torch.cuda"], value=silent),
+    }
+    told = judged(replace(chosen, child=replace(chosen.child, steps=steps)))["burn.numbers"]
+    assert "GPU 1 (as PyTorch counts)" in (told.cause or "")
 
 
 def test_heat_explains_the_slowness_that_comes_of_it():

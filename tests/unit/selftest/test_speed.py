@@ -69,6 +69,29 @@ def test_a_link_that_is_not_told_is_not_judged():
     assert results(child(gpu__transfer=unknown))["gpu.transfer"].cause_id == "no_reference"
 
 
+@pytest.mark.parametrize(
+    ("link", "status", "cause"),
+    [
+        ({"pcie_gen": 5, "max_pcie_gen": 5}, "pass", None),
+        ({"pcie_gen": 5, "max_pcie_gen": None}, "pass", None),
+        ({"pcie_gen": 4, "max_pcie_gen": 5, "to_gpu": 27.0, "from_gpu": 27.0}, "warn", "pcie_slow"),
+        ({"pcie_gen": 3, "max_pcie_gen": 5, "to_gpu": 13.0, "from_gpu": 13.0}, "fail", "pcie_slow"),
+        ({"pcie_gen": 1, "max_pcie_gen": 4, "to_gpu": 3.5, "from_gpu": 3.5}, "fail", "pcie_slow"),
+        ({"pcie_gen": 1, "max_pcie_gen": 2, "to_gpu": 1.5, "from_gpu": 1.5}, "fail", "transfer_low"),
+        ({"pcie_gen": 5, "max_pcie_gen": 0}, "unknown", "unreadable"),
+    ],
+)
+def test_a_link_is_judged_by_the_best_it_can_be_too(link: dict[str, object], status: str, cause: str | None):
+    """Copies that fill a slow link are slow all the same."""
+    said = results(child(gpu__transfer=each("gpu.transfer", link)))["gpu.transfer"]
+    assert (said.status.value, said.cause_id) == (status, cause)
+    if cause == "pcie_slow":
+        assert said.cause == (
+            f"GPU 0: the PCIe link runs at generation {link['pcie_gen']} under load, not {link['max_pcie_gen']}, "
+            "so copies are slow"
+        )
+
+
 def test_unknown_gpus_are_compared_with_their_equals():
     """What no table knows, eight cards of one kind know together."""
     facts = two(gpu__speed=each("gpu.speed", {}, speeds(bf16=500.0)))

@@ -22,6 +22,7 @@ from torchtap.selftest.check import (
     unknown,
     warned,
 )
+from torchtap.selftest.checks.which import numbering_if_known
 from torchtap.selftest.facts import Facts, NotDoneError, Step, StepState
 from torchtap.selftest.limits import (
     BURN_ENDS,
@@ -176,7 +177,10 @@ def judge_numbers(facts: Facts) -> Judged:
     checked, wrong = (sum(record.whole(key) for record in records) for key in ("checked", "wrong"))
     on_gpus = [index for record in records if (index := record.whole("index")) >= 0]
     where = f" on {count(len(on_gpus), 'GPU')}" if on_gpus else ""
-    speeds = [(record.whole("index"), record.text("name"), _speed(record)) for record in records]
+    numbers = numbering_if_known(facts)
+    speeds = [
+        (numbers.index(record.whole("index")), record.text("name"), _speed(record)) for record in records
+    ]
     products = sum(record.whole("products") for record in records)
     what = records[0].text("type") if records else ""
     values: dict[str, object] = {
@@ -191,8 +195,8 @@ def judge_numbers(facts: Facts) -> Judged:
             **values,
             checked=f"{checked:,}",
             wrong=f"{wrong:,}",
-            gpus=name_gpus(bad),
-            index=bad[0],
+            gpus=numbers.name(bad),
+            index=numbers.index(bad[0]),
             check="burn.numbers",
         )
     rate = f", {sum(speed for _, _, speed in speeds):,.4g} TFLOP/s"
@@ -314,6 +318,7 @@ def judge_steady(facts: Facts) -> Judged:
             return skipped("needs", f"needs {check_id}", need=check_id)
     if burn.step.state is not StepState.DONE:
         return _if_it_ended(burn, passed("not compared"))
+    numbers = numbering_if_known(facts)
     slower: dict[int, float] = {}
     fading: dict[int, float] = {}
     names: dict[int, str] = {}
@@ -335,9 +340,9 @@ def judge_steady(facts: Facts) -> Judged:
             say = failed if shares[worst] > SLOWER_FAIL else warned
             return say(
                 cause,
-                "; ".join(f"GPU {index}: {_percent(shares[index])} slower" for index in bad),
-                gpus=name_gpus(bad),
-                index=worst,
+                "; ".join(f"GPU {numbers.index(each)}: {_percent(shares[each])} slower" for each in bad),
+                gpus=numbers.name(bad),
+                index=numbers.index(worst),
                 share=_percent(shares[worst]),
                 limit=_percent(SLOWER_WARN),
                 name=names[worst],

@@ -18,6 +18,7 @@ from torchtap.selftest.limits import (
     CLOCK_WARN,
     HW_SLOWDOWN,
     HW_THERMAL,
+    PCIE_GENERATIONS_FAIL,
     PCIE_LANE_GB_S,
     POWER_BRAKE,
     POWER_CAP,
@@ -30,7 +31,7 @@ from torchtap.selftest.limits import (
     TRANSFER_WARN,
 )
 from torchtap.selftest.references import Reference, reference_of
-from torchtap.selftest.status import Level
+from torchtap.selftest.status import Level, Status
 from torchtap.selftest.words import count
 
 # (torch's index, what, measured, what it should be or None, unit)
@@ -127,6 +128,20 @@ def _transfers(facts: Facts, _: Numbering) -> list[Rate]:
     return rates
 
 
+def _slow_links(facts: Facts) -> dict[int, tuple[int, int]]:
+    """torch's index -> (PCIe generation under load, highest of GPU and slot), where it is lower than that."""
+    found = {}
+    for record in facts.need_child.done("gpu.transfer").records("gpus"):
+        if record.value.get("pcie_gen") is None or record.value.get("max_pcie_gen") is None:
+            continue
+        gen, most = record.whole("pcie_gen"), record.whole("max_pcie_gen")
+        if min(gen, most) <= 0:
+            raise UnreadableError(f"gpu.transfer: PCIe generation {gen} of {most}")
+        if gen < most:
+            found[record.whole("index")] = (gen, most)
+    return found
+
+
 def _clocks(facts: Facts) -> dict[int, tuple[int, int, int]]:
     """torch's index -> (SM clock under load, highest one, reasons; 0 where they are not told); only where told."""
     clocks: dict[int, tuple[int, int, int]] = {}
@@ -181,12 +196,21 @@ def judge_bandwidth(facts: Facts) -> Judged:
 
 
 def judge_transfer(facts: Facts) -> Judged:
-    """Copies between host and GPU against what the link, as it was meanwhile, can carry."""
+    """Copies between host and GPU against what the link, as it was meanwhile, can carry; then the link itself."""
     numbers = numbering(facts)
     rates = _transfers(facts, numbers)
-    return judge_rates(
+    judged = judge_rates(
         rates, numbers, warn=TRANSFER_WARN, fail=TRANSFER_FAIL, cause="transfer_low", from_table=False
     )
+    slow = _slow_links(facts)
+    if not slow or judged.status is Status.FAIL:
+        return judged
+    index = max(slow, key=lambda each: slow[each][1] - slow[each][0])
+    gen, most = slow[index]
+    say = failed if most - gen >= PCIE_GENERATIONS_FAIL else warned
+    seen = f"{numbers.name([index])}: generation {gen} of {most} under load; {judged.seen}"
+    texts = {"gpus": numbers.name(slow), "index": numbers.index(index), "generation": gen, "most": most}
+    return say("pcie_slow", seen, **{**judged.values, **texts})
 
 
 def judge_speed(facts: Facts) -> Judged:
@@ -287,11 +311,12 @@ CHECKS = (
         reads=("child:gpu.transfer", *READS),
         needs=("gpu.matmul",),
         judge=judge_transfer,
-        causes=("transfer_low", "kernel_failed", "gpu_memory_full"),
+        causes=("transfer_low", "pcie_slow", "kernel_failed", "gpu_memory_full"),
         on_error="kernel_failed",
         scope=Scope.REAL_GPU,
         level=Level.FULL,
-        source="PCI-SIG's rates for generation and lanes under load; less than 70 % warns, less than 50 % fails",
+        source="PCI-SIG's rates for generation and lanes under load: less than 70 % warns, less than 50 % fails; "
+        "one generation below the highest warns, two fail",
         see="nvidia-smi -q -d PCIE",
     ),
     Check(

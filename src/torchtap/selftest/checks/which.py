@@ -6,10 +6,12 @@ PCI_BUS_ID. So a GPU is named by nvidia-smi's index, found by UUID or bus id; wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from torchtap.selftest.facts import Facts
+from torchtap.selftest.check import UnreadableError
+from torchtap.selftest.facts import Facts, NotDoneError
 from torchtap.selftest.words import name_gpus
 
 # What `numbering` looks at.
@@ -36,10 +38,23 @@ class Numbering:
         differs = self.by == "torch" and bool(known)
         return f"{names} (as PyTorch counts)" if differs else names
 
+    def where(self, text: str) -> str:
+        """Where a step was, in its own words, with GPUs called as in `name`: "GPU 0, bf16" -> "GPU 1, bf16"."""
+        named = re.sub(r"\bGPU (\d+)", lambda found: f"GPU {self.index(int(found[1]))}", text)
+        return f"{named} (as PyTorch counts)" if self.by == "torch" and "GPU " in text else named
+
     def measured(self, torch_index: int, value: float, unit: str, what: str = "") -> dict[str, object]:
         """One record of Judged.values["measured"]."""
         record = {"gpu": self.index(torch_index), "name": self.names.get(torch_index, "")}
         return {**record, **({"what": what} if what else {}), "value": value, "unit": unit}
+
+
+def numbering_if_known(facts: Facts) -> Numbering:
+    """`numbering`; torch's own numbers where CUDA did not start, or said nothing that can be read."""
+    try:
+        return numbering(facts)
+    except (NotDoneError, UnreadableError):
+        return Numbering("torch", {}, {}, {})
 
 
 def numbering(facts: Facts) -> Numbering:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 # Name -> (function of NVML, its argument between handle and result). nvml.h: NVML_CLOCK_SM is 1.
 _READINGS: Mapping[str, tuple[str, tuple[int, ...], type[ctypes._SimpleCData[int]]]] = {
     "pcie_gen": ("nvmlDeviceGetCurrPcieLinkGeneration", (), ctypes.c_uint),
+    "max_pcie_gen": ("nvmlDeviceGetMaxPcieLinkGeneration", (), ctypes.c_uint),  # of this GPU in this slot
     "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth", (), ctypes.c_uint),
     "sm_mhz": ("nvmlDeviceGetClockInfo", (1,), ctypes.c_uint),
     "max_sm_mhz": ("nvmlDeviceGetMaxClockInfo", (1,), ctypes.c_uint),
@@ -38,7 +39,7 @@ class Nvml:
                 return
 
     def read(self, *names: str) -> dict[str, int | None]:
-        """The readings of these names: "pcie_gen", "pcie_width", "sm_mhz", "max_sm_mhz", "reasons"."""
+        """The readings of these names: "pcie_gen", "max_pcie_gen", "pcie_width", "sm_mhz", "max_sm_mhz", "reasons"."""
         return {name: self._read(name) for name in names}
 
     def _read(self, name: str) -> int | None:

@@ -69,7 +69,7 @@ def _link_under_load(device: torch.device) -> Values:
     for _ in range(REPEATS):
         target.copy_(pinned, non_blocking=True)
     time.sleep(0.05)  # 5 GB take 0.1 s or more
-    link = nvml.read("pcie_gen", "pcie_width")
+    link = nvml.read("pcie_gen", "max_pcie_gen", "pcie_width")
     torch.cuda.synchronize(device)
     return dict(link)
 

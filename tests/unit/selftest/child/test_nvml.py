@@ -23,6 +23,7 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **handle) {
 int nvmlDeviceGetCurrPcieLinkGeneration(void *handle, unsigned *value) {
     if (handle != (void *)0x123456789abcUL) return 2;
     *value = 5; return 0; }
+int nvmlDeviceGetMaxPcieLinkGeneration(void *handle, unsigned *value) { (void)handle; *value = 6; return 0; }
 int nvmlDeviceGetCurrPcieLinkWidth(void *handle, unsigned *value) { (void)handle; (void)value; return 3; }
 int nvmlDeviceGetClockInfo(void *handle, int kind, unsigned *value) { (void)handle; *value = 1000 + kind; return 0; }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *value) {
@@ -48,8 +49,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 def test_a_gpu_is_found_and_read(library: ctypes.CDLL, uuid: str | None, bus_id: str | None):
     """By UUID or bus id; a reading that fails, or that this NVML does not have, is None."""
     nvml = Nvml(uuid=uuid, bus_id=bus_id, library=library)
-    assert nvml.read("pcie_gen", "pcie_width", "sm_mhz", "max_sm_mhz", "reasons") == {
+    assert nvml.read("pcie_gen", "max_pcie_gen", "pcie_width", "sm_mhz", "max_sm_mhz", "reasons") == {
         "pcie_gen": 5,
+        "max_pcie_gen": 6,
         "pcie_width": None,
         "sm_mhz": 1001,
         "max_sm_mhz": None,
