@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import isfinite
+from typing import TypeGuard
 
 from torchtap.selftest.identity import Identity
 from torchtap.selftest.masking import host_names, mask_all
@@ -56,6 +57,26 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which checks were asked for, by their ids. Empty: all of the level. With any, a report is a part of one."""
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether something was chosen or left out."""
+        return bool(self.only or self.skip)
+
+    def __str__(self) -> str:
+        """As it is said on the command line, as in "--only gpu.ecc,gpu.pcie"."""
+        said = (("--only", self.only), ("--skip", self.skip))
+        return " ".join(f"{option} {','.join(ids)}" for option, ids in said if ids)
+
+
+ALL = Selection()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Every result, in the order of the checks, and what follows from them."""
 
@@ -64,6 +85,7 @@ class Report:
     seconds: float
     torchtap: str  # the version that judged
     level: str = Level.QUICK.value
+    selection: Selection = ALL
     identity: Identity = field(default_factory=Identity)
 
     @property
@@ -108,6 +130,7 @@ class Report:
             "started": self.identity.started,
             "device": self.device,
             "level": self.level,
+            "selection": {"only": list(self.selection.only), "skip": list(self.selection.skip)},
             "verdict": self.verdict.value,
             "first_cause": {"id": first.id, "cause_id": first.cause_id} if first else None,
             "seconds": round(self.seconds, 3),
@@ -122,19 +145,26 @@ class Report:
 
 
 def measured(values: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """The records under "measured" in a check's values that are whole: gpu, a finite value, a unit."""
+    """The records under "measured" in a check's values that are whole (`is_measure`)."""
     records = values.get("measured")
-    if not isinstance(records, list | tuple):
-        return []
-    return [
-        record
-        for record in records
-        if isinstance(record, Mapping)
+    return [record for record in records if is_measure(record)] if isinstance(records, list | tuple) else []
+
+
+def is_measure(record: object) -> TypeGuard[Mapping[str, object]]:
+    """Whether this is one measured value: of a GPU, a finite number, with a unit.
+
+    >>> is_measure({"gpu": 0, "value": 4312.0, "unit": "GB/s"}), is_measure({"gpu": 0, "value": None, "unit": "s"})
+    (True, False)
+    """
+    return (
+        isinstance(record, Mapping)
         and isinstance(record.get("gpu"), int | str)
         and isinstance(record.get("value"), int | float)
-        and isfinite(record["value"])
+        and not isinstance(record["value"], bool)
+        and abs(record["value"])
+        <= sys.float_info.max  # not nan either; a whole number can be too large for a float
         and isinstance(record.get("unit"), str)
-    ]
+    )
 
 
 def _plain(value: object) -> object:

@@ -46,7 +46,7 @@ from torchtap.selftest.limits import (
     MAX_EVIDENCE_LINES,
 )
 from torchtap.selftest.probe import signal_name
-from torchtap.selftest.result import Report, Result
+from torchtap.selftest.result import Report, Result, Selection
 from torchtap.selftest.smi.fields import NotThisFormError
 from torchtap.selftest.status import Device, Level, Status
 from torchtap.selftest.words import shorten
@@ -126,6 +126,7 @@ def run(
         results=results,
         device=chosen_device.value,
         level=chosen_level.value,
+        selection=Selection(only=tuple(dict.fromkeys(only)), skip=tuple(dict.fromkeys(skip))),
         seconds=time.monotonic() - began,
         torchtap=torchtap.__version__,
         identity=identify(facts, os.environ, started),

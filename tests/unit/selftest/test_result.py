@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from torchtap.selftest.result import Report, Result
+from torchtap.selftest.result import Report, Result, Selection
 from torchtap.selftest.status import Status
 
 
@@ -39,8 +39,8 @@ def test_the_json_has_the_schemas_keys_in_its_order():
     """Stable order, for people who compare reports line by line."""
     written = json.loads(report(Status.FAIL).to_json())
     assert list(written) == [
-        *("schema", "torchtap", "host", "started", "device", "level", "verdict", "first_cause", "seconds"),
-        *("versions", "gpus", "results"),
+        *("schema", "torchtap", "host", "started", "device", "level", "selection", "verdict"),
+        *("first_cause", "seconds", "versions", "gpus", "results"),
     ]
     assert list(written["results"][0]) == [
         *("id", "status", "seen", "cause", "cause_id", "remedy", "remedy_id", "evidence", "seconds", "values")
@@ -81,3 +81,12 @@ def test_a_masked_report_does_not_tell_the_machine_and_is_judged_the_same():
     (first, second), results = masked.identity.gpus, masked.to_json()
     assert first.uuid != second.uuid
     assert str(first.uuid) in results.replace(str(first.uuid), "", 1)  # the same in the evidence
+
+
+def test_a_report_says_what_was_chosen_and_left_out():
+    """So that nobody takes a part of a self-test for the whole."""
+    from torchtap.selftest.runner import run
+
+    assert run("cpu", only=["torch.build"]).to_dict()["selection"] == {"only": ["torch.build"], "skip": []}
+    assert report(Status.PASS).to_dict()["selection"] == {"only": [], "skip": []}
+    assert str(Selection(only=("a.b", "c.d"), skip=("e.f",))) == "--only a.b,c.d --skip e.f"

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import median
 
 import torchtap
-from torchtap.selftest.fleet.reading import Bad, HostReport, Measure, newest
+from torchtap.selftest.fleet.reading import Bad, HostReport, Measure, Replaced, newest
 from torchtap.selftest.limits import MEDIAN_LEAST_GPUS, SLOWER_FAIL, SLOWER_WARN
 from torchtap.selftest.status import Status, worst
 
 # What should be equal on equal hosts, in the order in which it is told.
-DRIFTING = ("gpus", "driver", "kernel", "variant", "torch", "cuda", "cudnn", "torchtap", "level")
+DRIFTING = ("gpus", "driver", "kernel", "variant", "torch", "cuda", "cudnn", "torchtap", "level", "device")
+PART_ONLY = "part_only"  # the cause of a host of which there is no whole report
 _ORDER = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS)
 
 
@@ -62,7 +63,7 @@ class Merged:
     groups: tuple[Group, ...]
     slow: tuple[Slow, ...]
     drift: tuple[Drift, ...]
-    replaced: tuple[tuple[HostReport, HostReport], ...]
+    replaced: tuple[Replaced, ...]
     bad: tuple[Bad, ...]
 
     @property
@@ -132,13 +133,19 @@ class Merged:
                 }
                 for drift in self.drift
             ],
-            "replaced": [{"host": old.host, "file": old.file, "by": new.file} for old, new in self.replaced],
+            "replaced": [
+                {"host": each.report.host, "file": each.report.file, "by": each.by.file, "why": each.why}
+                for each in self.replaced
+            ],
             "bad": [{"file": bad.file, "why": bad.why} for bad in self.bad],
             "hosts": [
                 {
                     "name": report.host,
                     "file": report.file,
                     "started": report.started,
+                    "level": report.level,
+                    "device": report.device,
+                    "selection": str(report.selection) or None,
                     "verdict": report.verdict.value,
                     "check": report.check,
                     "cause_id": report.cause_id,
@@ -151,6 +158,7 @@ class Merged:
 def merge(reports: Iterable[HostReport], bad: Sequence[Bad] = ()) -> Merged:
     """Compare reports with each other."""
     hosts, replaced = newest(reports)
+    hosts = [_as_proved(report) for report in hosts]
     hosts.sort(key=lambda report: _natural(report.host))
     return Merged(
         reports=tuple(hosts),
@@ -159,6 +167,20 @@ def merge(reports: Iterable[HostReport], bad: Sequence[Bad] = ()) -> Merged:
         drift=tuple(_drift(hosts)),
         replaced=tuple(replaced),
         bad=tuple(bad),
+    )
+
+
+def _as_proved(report: HostReport) -> HostReport:
+    """What a report proves of its host: a part of a self-test may show a fault, and never that there is none."""
+    if not report.selection or report.verdict not in (Status.PASS, Status.WARN):
+        return report
+    return replace(
+        report,
+        verdict=Status.UNKNOWN,
+        check=None,
+        cause_id=PART_ONLY,
+        cause=f"only a part of the self-test was run ({report.selection}), so nothing is proved of the host",
+        remedy="Run all of it on this host\ntorchtap selftest --json",
     )
 
 

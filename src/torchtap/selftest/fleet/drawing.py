@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from torchtap.selftest.fleet.comparing import Drift, Group, Merged, Slow, host_list
+from torchtap.selftest.fleet.reading import HostReport
 from torchtap.selftest.lines import COUNTED, STYLES, fit, line, print_lines
 from torchtap.selftest.status import Status
 from torchtap.selftest.words import and_list, count, figure, printable
@@ -19,7 +20,7 @@ MOST = 10  # entries of one kind; --json has all
 
 
 def draw_merged(merged: Merged, console: Console, *, verbose: bool = False) -> None:
-    """Print the table at the console's width. `verbose`: also the names of many good hosts."""
+    """Print the table at the console's width. `verbose`: also the names of many good hosts, and each report."""
     fit(console)
     for group in merged.groups:
         if group.verdict is not Status.PASS:
@@ -27,13 +28,15 @@ def draw_merged(merged: Merged, console: Console, *, verbose: bool = False) -> N
     for entries in (
         [_slow(slow) for slow in merged.slow],
         [_drift(drift) for drift in merged.drift],
-        [_entry("old", f"{old.host}: {old.file} is older than {new.file}") for old, new in merged.replaced],
+        [_entry("old", f"{each.report.host}: {each.why}") for each in merged.replaced],
         [_entry("BAD", f"{bad.file}: {bad.why}", STYLES[Status.UNKNOWN]) for bad in merged.bad],
     ):
         print_lines(console, _first(entries))
     for group in merged.groups:
         if group.verdict is Status.PASS:
             print_lines(console, _group(group, None if verbose else console.width))
+    if verbose:
+        print_lines(console, map(_host, merged.reports))
     print_lines(console, _verdict(merged))
 
 
@@ -69,6 +72,13 @@ def _group(group: Group, width: int | None) -> Iterator[Text]:
         yield _entry("do", do)
         if paste:
             yield line("", "", (printable(paste), "cyan"))
+
+
+def _host(report: HostReport) -> Text:
+    """One host and what is known of its report."""
+    known = (f"level {report.level}", str(report.selection), report.started, report.file)
+    words = f"{report.host}: {', '.join(word for word in known if word)}"
+    return _entry(report.verdict.value, words, STYLES[report.verdict])
 
 
 def _slow(slow: Slow) -> Text:

@@ -10,15 +10,18 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import torchtap
-from torchtap.selftest.result import SCHEMA, measured
-from torchtap.selftest.status import Status, worst
+from torchtap.selftest.result import ALL, SCHEMA, Selection, is_measure
+from torchtap.selftest.status import Device, Level, Status, worst
 
 MAX_BYTES = 64 << 20  # a report has some 100 KB
 PREFLIGHT = "preflight.json"  # make selftest leaves it beside its report; it is of the host's side, and none
+MOMENT = "%Y-%m-%dT%H:%M:%SZ"
+LONGEST_NAME = 300  # a host's has 253 characters at most (RFC 1035), a file's 255 bytes
 PLAIN_NAMES = ("report", "selftest", "selftest-report")  # of files that say nothing about their host
 
 
@@ -46,6 +49,9 @@ class HostReport:
     cause_id: str | None = None
     cause: str | None = None
     remedy: str | None = None
+    device: str = Device.GPU.value
+    level: str = Level.QUICK.value
+    selection: Selection = ALL  # with anything in it, this is a part of a self-test
     gpus: tuple[str, ...] = ()  # names
     uuids: frozenset[str] = frozenset()
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -111,9 +117,9 @@ def read_file(path: Path) -> HostReport:
     written = _decode(path.read_bytes())
     try:
         return report_of(written, path)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, NoReportError):
-            raise
+    except NoReportError:
+        raise
+    except Exception as error:  # whatever a file holds, it must not take the others' table away
         raise NoReportError(f"not a whole report: {_missing(error)}") from None
 
 
@@ -176,35 +182,88 @@ def report_of(written: Mapping[str, Any], path: Path) -> HostReport:
         raise NoReportError(
             f"its verdict is {verdict.value}, but what follows from its results is {follows.value}"
         )
+    for result in results:
+        _text(result["id"], "the id of a result")
+        for key in ("cause_id", "cause", "remedy"):
+            _text(result.get(key), f"{key} of {result['id']}")
     first = (
         next((result for result in results if result["status"] == verdict.value), {})
         if verdict is not Status.PASS
         else {}
     )
     gpus = _list(written.get("gpus", []), "gpus")
-    names = {gpu.get("index"): str(gpu.get("name") or "GPU") for gpu in gpus}
+    for gpu in gpus:
+        if not isinstance(gpu.get("index"), int | None):
+            raise NoReportError("not a whole report: the index of a GPU is not a number")
+    names = {gpu.get("index"): _text(gpu.get("name"), "the name of a GPU") or "GPU" for gpu in gpus}
     known = _record(written.get("versions", {}), "versions")
-    versions = {key: text for key, text in known.items() if isinstance(text, str)}
+    versions = {key: text for key, value in known.items() if (text := _text(value, f"version {key}"))}
     host = _record(written.get("host", {}), "host")
+    name = _text(host.get("name"), "the host's name") or _name_of(path)
+    if len(name) > LONGEST_NAME:
+        raise NoReportError(f"not a whole report: the host's name has {len(name):,} characters")
+    kernel = _text(host.get("kernel"), "the kernel")
+    device = Device(written.get("device", Device.GPU.value)).value
+    level = Level(written.get("level", Level.QUICK.value)).value
     return HostReport(
-        host=str(host.get("name") or "") or _name_of(path),
+        host=name,
         file=str(path),
-        started=str(written.get("started") or ""),
+        started=_moment(written.get("started", "")),
         verdict=verdict,
         check=first.get("id"),
         cause_id=first.get("cause_id"),
         cause=first.get("cause"),
         remedy=first.get("remedy"),
-        gpus=tuple(str(gpu.get("name") or "GPU") for gpu in gpus),
-        uuids=frozenset(str(gpu["uuid"]) for gpu in gpus if gpu.get("uuid")),
+        device=device,
+        level=level,
+        selection=_selection(written, results),
+        gpus=tuple(gpu.get("name") or "GPU" for gpu in gpus),
+        uuids=frozenset(uuid for gpu in gpus if (uuid := _text(gpu.get("uuid"), "the uuid of a GPU"))),
         versions={
             **versions,
-            **({"kernel": str(host["kernel"])} if host.get("kernel") else {}),
-            "torchtap": str(written["torchtap"]),
-            "level": str(written.get("level", "quick")),
+            **({"kernel": kernel} if kernel else {}),
+            "torchtap": _text(written["torchtap"], "torchtap"),
+            "level": level,
+            "device": device,
         },
         measured=tuple(_measures(results, names)),
     )
+
+
+def _text(value: object, name: str) -> str:
+    """A text, empty for null."""
+    if value is not None and not isinstance(value, str):
+        raise NoReportError(f"not a whole report: {name} is not a text")
+    return value or ""
+
+
+def _moment(value: object) -> str:
+    """When it began; of two reports the newest counts, so it must be a time. Empty in reports of before it was told."""
+    text = _text(value, "started")
+    try:
+        # strptime alone would take 2026-1-2T3:4:5Z too, which sorts as a text elsewhere than as a time.
+        known = not text or datetime.strptime(text, MOMENT).strftime(MOMENT) == text
+    except ValueError:
+        known = False
+    if not known:
+        raise NoReportError(
+            f"not a whole report: started is {text[:40]!r}, no time as in 2026-11-30T17:48:17Z"
+        )
+    return text
+
+
+def _selection(written: Mapping[str, Any], results: Iterable[Mapping[str, Any]]) -> Selection:
+    """What was chosen or left out; in reports of before it was told, what they say to have left out."""
+    if "selection" not in written:
+        return Selection(skip=tuple(each["id"] for each in results if each.get("cause_id") == "left_out"))
+    told = _record(written["selection"], "selection")
+    ids = {}
+    for key in ("only", "skip"):
+        names = told.get(key, [])
+        if not isinstance(names, list):
+            raise NoReportError(f"not a whole report: selection.{key} is not a list")
+        ids[key] = tuple(_text(name, f"selection.{key}") for name in names)
+    return Selection(**ids)
 
 
 def _list(value: object, name: str) -> list[dict[str, Any]]:
@@ -221,13 +280,18 @@ def _record(value: object, name: str) -> dict[str, Any]:
 
 def _measures(results: Iterable[Mapping[str, Any]], names: Mapping[object, str]) -> Iterator[Measure]:
     for result in results:
-        for record in measured(_record(result.get("values") or {}, "values")):
+        values = _record(result.get("values") or {}, "values")
+        for record in _list(values.get("measured", []), f"what {result['id']} measured"):
+            if not is_measure(record):
+                raise NoReportError(
+                    f"not a whole report: what {result['id']} measured is not all numbers of GPUs"
+                )
             gpu: Any = record["gpu"]
             yield Measure(
                 check=str(result["id"]),
-                what=str(record.get("what") or ""),
+                what=_text(record.get("what"), "what was measured"),
                 gpu=gpu,
-                name=str(record.get("name") or names.get(gpu) or "GPU"),
+                name=_text(record.get("name"), "the name of a GPU") or names.get(gpu) or "GPU",
                 value=float(record["value"]),  # type: ignore[arg-type]
                 unit=str(record["unit"]),
             )
@@ -243,27 +307,78 @@ def _name_of(path: Path) -> str:
     return "_".join((name or path.stem).split())
 
 
-def newest(reports: Iterable[HostReport]) -> tuple[list[HostReport], list[tuple[HostReport, HostReport]]]:
-    """One report a host, the newest; and every older one with the one that replaces it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """A report that does not count, the one of the same host that counts instead, and why, in words."""
 
+    report: HostReport
+    by: HostReport
+    why: str
+
+
+def newest(reports: Iterable[HostReport]) -> tuple[list[HostReport], list[Replaced]]:
+    """One report a host, the newest; and every other one with the one that replaces it.
+
+    A part of a self-test proves less than a whole one, and one without the GPU less than one with it: they never
+    replace it. What such a newer one found wrong counts all the same.
     Hosts of one name whose GPUs are all different are two hosts (containers are often called alike): the second keeps
     its file's name in brackets.
     """
-    kept: dict[str, list[HostReport]] = {}
-    replaced: list[tuple[HostReport, HostReport]] = []
+    machines: dict[str, list[list[HostReport]]] = {}
     for report in sorted(reports, key=lambda each: each.started, reverse=True):
-        same = kept.setdefault(report.host, [])
-        by = next(
-            (each for each in same if not (each.uuids and report.uuids) or each.uuids & report.uuids), None
-        )
-        if by is not None:
-            replaced.append((report, by))
-        else:
+        same_name = machines.setdefault(report.host, [])
+        same = next((each for each in same_name if _one_machine(each, report)), None)
+        if same is not None:
             same.append(report)
-    hosts = []
-    for same in kept.values():
-        hosts += [
-            same[0],
-            *(replace(other, host=f"{other.host}({Path(other.file).stem})") for other in same[1:]),
-        ]
+        else:
+            same_name.append([report])
+    hosts: list[HostReport] = []
+    replaced = []
+    for same_name in machines.values():
+        for at, same in enumerate(same_name):
+            chosen = _chosen(same)
+            replaced += [
+                Replaced(report=other, by=chosen, why=_why(other, chosen))
+                for other in same
+                if other is not chosen
+            ]
+            if at:
+                chosen = replace(chosen, host=f"{chosen.host}({Path(chosen.file).stem})")
+            hosts.append(chosen)
     return hosts, replaced
+
+
+def _one_machine(known: Sequence[HostReport], report: HostReport) -> bool:
+    uuids = frozenset[str]().union(*(each.uuids for each in known))
+    return not (uuids and report.uuids) or bool(uuids & report.uuids)
+
+
+def _chosen(same: Sequence[HostReport]) -> HostReport:
+    """Of one machine's reports, the newest first, the one that counts."""
+    full = [each for each in same if not each.selection]
+    base = next((each for each in full if each.device != Device.CPU.value), full[0] if full else None)
+    if len(same) == 1 or base is same[0]:
+        return same[0]
+    newer = same[: same.index(base)] if base is not None else same
+    # Of several parts of one kind the newest counts.
+    parts = list({(each.selection, each.device): each for each in reversed(newer)}.values())
+    bad = [each for each in parts if each.verdict in (Status.FAIL, Status.UNKNOWN)]
+    worst_first = sorted(bad, key=lambda each: each.verdict is not Status.FAIL)
+    if base is None:
+        return worst_first[0] if worst_first else same[0]
+    return base if not worst_first or base.verdict is Status.FAIL else worst_first[0]
+
+
+def _why(other: HostReport, chosen: HostReport) -> str:
+    if other.started < chosen.started or (other.started == chosen.started and not other.selection):
+        levels = (
+            (f" (level {other.level})", f" (level {chosen.level})")
+            if other.level != chosen.level
+            else ("", "")
+        )
+        return f"{other.file}{levels[0]} is older than {chosen.file}{levels[1]}"
+    if other.selection:
+        return f"{other.file} is a part only ({other.selection}), so {chosen.file} counts"
+    if other.device != chosen.device:
+        return f"{other.file} is newer, but without the GPU, so {chosen.file} counts"
+    return f"{other.file} is newer, but {chosen.file} found more wrong"

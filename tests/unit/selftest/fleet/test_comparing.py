@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from torchtap.selftest.fleet.comparing import Merged, host_list, merge
 from torchtap.selftest.fleet.examples import example
 from torchtap.selftest.fleet.reading import Bad, HostReport, Measure
+from torchtap.selftest.result import Selection
 from torchtap.selftest.status import Status
 
 
@@ -194,3 +196,29 @@ def test_the_json_of_a_merge_has_everything_in_a_stable_order():
     assert (written["merged"], written["verdict"]) == (60, "fail")
     assert written["counts"] == {"pass": 57, "warn": 2, "fail": 1, "unknown": 0}
     assert len(written["hosts"]) == 60  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shown"),
+    [
+        (Status.PASS, Status.UNKNOWN),
+        (Status.WARN, Status.UNKNOWN),
+        (Status.UNKNOWN, Status.UNKNOWN),
+        (Status.FAIL, Status.FAIL),
+    ],
+)
+def test_a_host_with_a_part_of_a_self_test_only_has_not_passed(verdict: Status, shown: Status):
+    """A part may show a fault, and proves no host."""
+    merged = merge([host("a", verdict, selection=Selection(only=("torch.build",)))])
+    assert (merged.verdict, merged.exit_code, merged.counts[shown]) == (shown, 1, 1)
+    if verdict in (Status.PASS, Status.WARN):
+        assert merged.groups[0].cause_id == "part_only"
+        assert "--only torch.build" in str(merged.groups[0].cause)
+
+
+def test_a_quick_report_replaces_a_full_one_not_in_silence():
+    """The level of both is told where it differs."""
+    old = replace(host("a", Status.FAIL, level="full"), started="2026-01-01T00:00:00Z", file="a.json")
+    new = replace(host("a"), started="2026-01-02T00:00:00Z", file="b.json")
+    (each,) = merge([old, new]).replaced
+    assert each.why == "a.json (level full) is older than b.json (level quick)"

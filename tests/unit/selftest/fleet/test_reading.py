@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from torchtap.selftest.fleet.reading import (
     read_file,
     report_of,
 )
-from torchtap.selftest.result import Report
+from torchtap.selftest.result import Report, Selection
 from torchtap.selftest.status import Status
 
 GOOD: dict[str, Any] = next(host_reports(1))
@@ -155,35 +156,113 @@ def test_no_damage_makes_a_failing_host_good(tmp_path: Path, at: int, length: in
     assert all(report.verdict is Status.FAIL for report in reports)
 
 
-ODD: tuple[Any, ...] = (None, True, -1, 1e999, "x", "\ud800", [], {}, [1], [[]], [{}], {"a": 1}, {"name": []})
+# As JSON writes them: json.dumps itself refuses some.
+ODD = (
+    *(
+        "null",
+        "true",
+        "-1",
+        "1e999",
+        "NaN",
+        "-Infinity",
+        f"1{'0' * 400}",
+        '"x"',
+        '"\\ud800"',
+        '"a\\nb\\u001b[2J"',
+    ),
+    *(
+        "[]",
+        "{}",
+        "[1]",
+        "[[]]",
+        "[{}]",
+        '{"a": 1}',
+        '{"name": []}',
+        f'"{"9" * 5000}"',
+        '"9999-99-99T00:00:00Z"',
+    ),
+)
+MARK = "\N{SNOWMAN}"
 
 
-def replacements() -> list[tuple[str, dict[str, Any]]]:
-    """A good report with one value replaced, at every key of the report, of a GPU and of a result."""
-    found = []
-    for odd in ODD:
-        for key in GOOD:
-            found.append((f"{key}={odd!r}", {**GOOD, key: odd}))
-        for part in ("gpus", "results"):
-            for key in GOOD[part][-1]:
-                items = [*GOOD[part][:-1], {**GOOD[part][-1], key: odd}]
-                found.append((f"{part}.{key}={odd!r}", {**GOOD, part: items}))
-        for key in ("gpu", "name", "what", "value", "unit"):
-            (record, *_) = GOOD["results"][-1]["values"]["measured"]
-            last = {**GOOD["results"][-1], "values": {"measured": [{**record, key: odd}]}}
-            found.append((f"measured.{key}={odd!r}", {**GOOD, "results": [*GOOD["results"][:-1], last]}))
-    return found
+def places(written: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Every place in a report, of its lists the last item only."""
+    if path:
+        yield path
+    items: Iterable[tuple[str | int, object]] = ()
+    if isinstance(written, dict):
+        items = written.items()
+    elif isinstance(written, list) and written:
+        items = [(len(written) - 1, written[-1])]
+    for key, value in items:
+        yield from places(value, (*path, key))
 
 
-def test_odd_values_anywhere_are_read_or_named_and_drawn(tmp_path: Path):
-    """Nothing raises, to the last word of the table and of the JSON."""
-    files = [put(tmp_path / f"{at}.json", report) for at, (_, report) in enumerate(replacements())]
-    assert len(files) > 400
-    reports, bad = read(files)
-    assert len(reports) + len(bad) == len(files)
-    merged = merge([replace(each, host=f"n{at}", uuids=frozenset()) for at, each in enumerate(reports)], bad)
-    assert json.loads(json.dumps(merged.to_dict()))["merged"] == len(reports)
-    draw_merged(merged, Console(file=io.StringIO(), width=80), verbose=True)
+def replaced_at(written: Any, path: Sequence[str | int], odd: str) -> str:
+    """The report as a text with something odd at one place."""
+    again = json.loads(json.dumps(written))
+    at = again
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = MARK
+    return json.dumps(again, ensure_ascii=False).replace(f'"{MARK}"', odd)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=[odd[:20] for odd in ODD])
+@pytest.mark.parametrize("verdict", ["pass", "fail"])
+def test_nothing_odd_at_any_place_takes_the_table_away(verdict: str, odd: str, tmp_path: Path):
+    """Of a good and of a failing report: it is read or named, the hosts beside it stay, and no failing one passes."""
+    base = GOOD if verdict == "pass" else json.loads(FAILING)
+    for result in base["results"]:  # so that a failing check and one that measured are each the last in turn
+        result["values"] = {key: value for key, value in result["values"].items() if key == "measured"}
+    beside = [replace(report_of(GOOD, Path("b.json")), host="beside", uuids=frozenset({"u"}))]
+    failing = next(each for each in base["results"] if each["status"] == verdict)
+    reports = [base, {**base, "results": [*base["results"], failing]}]
+    texts = {replaced_at(each, path, odd) for each in reports for path in places(each)}
+    assert len(texts) > 70
+    for text in texts:
+        read_back, bad = read([put(tmp_path / "odd.json", text)])
+        assert len(read_back) + len(bad) == 1
+        merged = merge([*beside, *read_back], bad)
+        json.loads(json.dumps(merged.to_dict()))
+        drawn = io.StringIO()
+        draw_merged(merged, Console(file=drawn, width=80), verbose=True)
+        assert "beside" in drawn.getvalue()
+        assert verdict == "pass" or merged.verdict in (Status.FAIL, Status.UNKNOWN), text[:300]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"started": "zzzz"}, "started is 'zzzz', no time as in 2026-11-30T17:48:17Z"),
+        ({"started": "9999-99-99T00:00:00Z"}, "started is '9999-99-99T00:00:00Z', no time"),
+        ({"started": "2026-1-2T3:4:5Z"}, "no time"),
+        ({"started": "2026-11-30T17:48:17+99:00"}, "no time"),
+        ({"started": 5}, "started is not a text"),
+        ({"started": False}, "started is not a text"),
+        ({"level": "banana"}, "'banana' is not a valid Level"),
+        ({"device": "tpu"}, "'tpu' is not a valid Device"),
+        ({"selection": "none"}, "selection is not a record"),
+        ({"selection": {"only": "gpu.ecc"}}, "selection.only is not a list"),
+        ({"host": {"name": 5}}, "the host's name is not a text"),
+        ({"host": {"name": "9" * 5000}}, "the host's name has 5,000 characters"),
+        ({"torchtap": ["1"]}, "torchtap is not a text"),
+    ],
+)
+def test_a_report_is_read_strictly(changes: dict[str, object], said: str):
+    """What is not of the schema is named, and not taken for something else."""
+    with pytest.raises(ValueError, match=re.escape(said)):
+        report_of({**GOOD, **changes}, Path("x.json"))
+
+
+@pytest.mark.parametrize("value", [None, "775", math.nan, math.inf, 10**400, True, []])
+def test_a_measured_value_that_is_no_number_is_said(value: object, tmp_path: Path):
+    """It is not dropped without a word, and takes no table away."""
+    result = {**GOOD["results"][-1], "values": {"measured": [{"gpu": 0, "value": value, "unit": "GB/s"}]}}
+    file = put(tmp_path / "x.json", {**GOOD, "results": [*GOOD["results"][:-1], result]})
+    reports, bad = read([file])
+    assert reports == []
+    assert bad[0].why == "not a whole report: what gpu.speed measured is not all numbers of GPUs"
 
 
 def test_a_report_in_a_log_is_found(tmp_path: Path):
@@ -250,7 +329,7 @@ def test_the_newest_report_of_a_host_wins_and_the_others_are_told():
     ]
     hosts, replaced = newest(reports)
     assert [(each.host, each.started) for each in hosts] == [("a", "2026-01-03"), ("b", "")]
-    assert [(old.started, new.started) for old, new in replaced] == [
+    assert [(each.report.started, each.by.started) for each in replaced] == [
         ("2026-01-02", "2026-01-03"),
         ("2026-01-01", "2026-01-03"),
     ]
@@ -261,3 +340,86 @@ def test_two_hosts_of_one_name_are_both_kept():
     hosts, replaced = newest([of("vm", "2", "u1", file="r/a.json"), of("vm", "1", "u2", file="r/b.json")])
     assert [each.host for each in hosts] == ["vm", "vm(b)"]
     assert replaced == []
+
+
+# Who counts: (file, verdict, what was chosen, device), the oldest first; then the file that counts.
+PART = Selection(only=("torch.build",))
+OTHER_PART = Selection(skip=("gpu.pcie",))
+COUNTS: list[tuple[str, list[tuple[str, Status, Selection, str]], str]] = [
+    ("a part never replaces", [("a", Status.FAIL, Selection(), "gpu"), ("b", Status.PASS, PART, "gpu")], "a"),
+    ("nor does --skip", [("a", Status.FAIL, Selection(), "gpu"), ("b", Status.PASS, OTHER_PART, "gpu")], "a"),
+    (
+        "nor one without the GPU",
+        [("a", Status.FAIL, Selection(), "gpu"), ("b", Status.PASS, Selection(), "cpu")],
+        "a",
+    ),
+    (
+        "a newer whole one does",
+        [("a", Status.FAIL, Selection(), "gpu"), ("b", Status.PASS, Selection(), "gpu")],
+        "b",
+    ),
+    ("over a part too", [("a", Status.FAIL, PART, "gpu"), ("b", Status.PASS, Selection(), "gpu")], "b"),
+    (
+        "a part may show a fault",
+        [("a", Status.PASS, Selection(), "gpu"), ("b", Status.FAIL, PART, "gpu")],
+        "b",
+    ),
+    (
+        "which another part does not hide",
+        [
+            ("a", Status.PASS, Selection(), "gpu"),
+            ("b", Status.FAIL, PART, "gpu"),
+            ("c", Status.PASS, OTHER_PART, "gpu"),
+        ],
+        "b",
+    ),
+    (
+        "but the same part again does",
+        [
+            ("a", Status.PASS, Selection(), "gpu"),
+            ("b", Status.FAIL, PART, "gpu"),
+            ("c", Status.PASS, PART, "gpu"),
+        ],
+        "a",
+    ),
+    (
+        "of parts alone the worst",
+        [("a", Status.FAIL, PART, "gpu"), ("b", Status.PASS, OTHER_PART, "gpu")],
+        "a",
+    ),
+    (
+        "of good parts the newest",
+        [("a", Status.PASS, PART, "gpu"), ("b", Status.PASS, OTHER_PART, "gpu")],
+        "b",
+    ),
+]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize(
+    ("reports", "counts"), [case[1:] for case in COUNTS], ids=[case[0] for case in COUNTS]
+)
+def test_a_part_of_a_self_test_hides_no_whole_one(
+    reports: list[tuple[str, Status, Selection, str]], counts: str, backwards: bool
+):
+    """Whichever is read first; every other one is told with the reason."""
+    made = [
+        replace(of("n7", f"2026-01-0{at}", file=file), verdict=verdict, selection=selection, device=device)
+        for at, (file, verdict, selection, device) in enumerate(reports, 1)
+    ]
+    (host,), others = newest(made[::-1] if backwards else made)
+    assert host.file == counts
+    assert {each.report.file for each in others} == {file for file, *_ in reports} - {counts}
+    assert all(each.by is host and each.report.file in each.why and counts in each.why for each in others)
+
+
+def test_what_was_chosen_is_read():
+    """--only and --skip; of reports that do not tell it, what they say to have left out."""
+    chosen = {**GOOD, "selection": {"only": ["gpu.ecc"], "skip": []}}
+    assert report_of(chosen, Path("x.json")).selection == Selection(only=("gpu.ecc",))
+    older = without("selection")(GOOD)
+    assert isinstance(older, dict)
+    assert not report_of(older, Path("x.json")).selection
+    left = {**GOOD["results"][0], "status": "skip", "cause_id": "left_out"}
+    older = {**older, "results": [left, *older["results"][1:]]}
+    assert report_of(older, Path("x.json")).selection == Selection(skip=(left["id"],))
