@@ -477,6 +477,18 @@ CAUSES: dict[str, Cause] = {
         do="Reset the GPU or reboot the host. If it returns, update the driver",
         paste="sudo nvidia-smi --gpu-reset",
     ),
+    "driver_blocked": Cause(
+        says="the driver kept {task} waiting for more than {waited_s} s: it waits for a GPU that does not respond",
+        remedy=Remedy.REBOOT_HOST,
+        do="Look for an Xid in the host's kernel log, then reboot the host",
+        paste=_KERNEL_LOG,
+    ),
+    "pcie_error": Cause(
+        says="{gpus}: uncorrected errors on the PCIe link",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Reboot the host. If it returns: reseat the card, check riser, slot and power",
+        paste="sudo dmesg | grep -i aer",
+    ),
     "init_failed": Cause(
         says="the driver could not start a GPU (RmInitAdapter failed)",
         remedy=Remedy.REBOOT_HOST,

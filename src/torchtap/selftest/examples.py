@@ -39,6 +39,7 @@ H200: Mapping[str, str] = {
     "ecc.mode.current": "Enabled",
     "vbios_version": "96.00.A5.00.01",
     "inforom.image": "G520.0280.00.05",
+    "inforom.checksum_validation": "valid",
     "temperature.gpu": "28",
     "compute_mode": "Default",
     "mig.mode.current": "Disabled",

@@ -44,7 +44,6 @@ from torchtap.selftest.status import worst as verdict_of
 ONLY_IN_SMI_JUDGE = {
     "libcuda_not_injected",
     "wrong_libcuda",
-    "inforom_corrupt",
     "smi_exit_code",
 }
 # The self-test's own accident: no machine brings it about; test_runner and test_interpreter do.
@@ -376,6 +375,8 @@ def test_a_vgpu_with_its_licence_passes(status: str):
     assert results(vgpu(status))["gpu.licence"].status is Status.PASS
     for said in ("N/A", ""):
         assert results(vgpu(said))["gpu.licence"].status is Status.WARN
+    for said in ("Unknown Error", "Xyzzy", "Licenses"):
+        assert results(vgpu(said))["gpu.licence"].status is Status.UNKNOWN
     silent = replace(good(), smi=smi_answers([{**H200, "name": "GRID T4-16Q"}], licence="lorem\n"))
     assert results(silent)["gpu.licence"].status is Status.UNKNOWN
 

@@ -190,6 +190,7 @@ STATE_CHECKS = (
             "fabric.state",
             "fabric.status",
             "fabric.health.summary",
+            "inforom.checksum_validation",
         ),
         (
             "gpu_lost",
@@ -201,6 +202,7 @@ STATE_CHECKS = (
             "compute_prohibited",
             "fabric_not_ready",
             "compute_exclusive",
+            "inforom_corrupt",
             "field_unreadable",
         ),
         needs=("driver.smi",),

@@ -107,7 +107,11 @@ CHECKS = (
         judge=judge_log,
         causes=(
             "gpu_fell_off_bus",
+            "gpu_lost",
             "gsp_timeout",
+            "smi_hung",
+            "driver_blocked",
+            "pcie_error",
             "ecc_uncorrected",
             "remap_failed",
             "nvlink_error",

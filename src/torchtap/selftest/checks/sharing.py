@@ -10,8 +10,8 @@ from torchtap.selftest.facts import Facts
 from torchtap.selftest.limits import MEMORY_IN_USE_MIB
 from torchtap.selftest.process import Answer
 from torchtap.selftest.query import is_vgpu
-from torchtap.selftest.smi import Row
-from torchtap.selftest.smi.fields import NotThisFormError, uuid
+from torchtap.selftest.smi import CellState, Row, read_cell
+from torchtap.selftest.smi.fields import NotThisFormError, licensed, uuid
 from torchtap.selftest.smi.forms import read_query
 from torchtap.selftest.words import count, name_gpus
 
@@ -83,7 +83,10 @@ def judge_licence(facts: Facts) -> Judged:
     leaves = [(gpu, value) for gpu, (path, value) in read_query(answer.text) if path[-1] == "License Status"]
     if not leaves:
         raise UnreadableError("nvidia-smi -q says no License Status")
-    missing = [(gpu, value) for gpu, value in leaves if not value.startswith("Licensed")]
+    try:
+        missing = [(gpu, value) for gpu, value in leaves if not _has_licence(value)]
+    except NotThisFormError as error:
+        raise UnreadableError(f"License Status is {str(error)!r}") from None
     if missing:
         return warned(
             "vgpu_unlicensed",
@@ -93,6 +96,11 @@ def judge_licence(facts: Facts) -> Judged:
     return passed(
         f"{count(len(leaves), 'virtual GPU')} with a licence", status=[value for _, value in leaves]
     )
+
+
+def _has_licence(status: str) -> bool:
+    """A virtual GPU that reports none has none. Raises `NotThisFormError` for words that nobody knows."""
+    return read_cell(status).state is not CellState.NOT_REPORTED and licensed(status)
 
 
 def judge_visible(facts: Facts) -> Judged:

@@ -55,6 +55,11 @@ size = _within(1)
 celsius = _within(-100, 250)  # also the distance to the limit, which is negative above it
 
 
+def lanes(text: str) -> int:
+    """`"16"` of a query, `"16x"` of `-q`."""
+    return count(text.removesuffix("x"))
+
+
 def amount(text: str) -> float:
     """Watts, MHz, MiB or per cent: a number that is not negative."""
     value = number(text)
@@ -129,6 +134,18 @@ def name(text: str) -> str:
     return _name_shape(text)
 
 
+def licensed(text: str) -> bool:
+    """A virtual GPU's "License Status": whether it may work at its full speed.
+
+    >>> licensed("Licensed (Expiry: 2027-1-1 0:0:0 GMT)"), licensed("Unlicensed (Restricted)"), licensed("Expired")
+    (True, False, False)
+    """
+    answer = {"licensed": True, "unlicensed": False, "expired": False}.get(text.partition(" ")[0].casefold())
+    if answer is None:
+        raise NotThisFormError(text)
+    return answer
+
+
 active = _shaped(r"Active|Not Active")
 switch = _shaped(r"Enabled|Disabled|On|Off")
 word = _shaped(r"[A-Za-z][A-Za-z0-9 _/-]{0,60}")
@@ -165,6 +182,7 @@ FIELDS: dict[str, Field] = {
     "driver_version": Field(read=version),
     "kmd_version": Field(read=version, unknown_to=_590),
     "compute_cap": Field(read=capability, unknown_to=_470),
+    "inforom.checksum_validation": Field(read=_shaped(r"(?i:valid|invalid)"), unknown_to=_550),
     "inforom.image": Field(read=_shaped(r"[A-Za-z0-9]{1,8}(\.[A-Za-z0-9]{1,8}){1,5}")),
     "vbios_version": Field(read=_shaped(r"[0-9A-Fa-f]{2}(\.[0-9A-Fa-f]{2}){3,5}")),
     "memory.total": Field(read=size, vital=True),
@@ -205,8 +223,8 @@ FIELDS: dict[str, Field] = {
     "clocks_event_reasons.active": Field(read=mask, unknown_to=_470),
     "pcie.link.gen.current": Field(read=count),
     "pcie.link.gen.max": Field(read=count),
-    "pcie.link.width.current": Field(read=count),
-    "pcie.link.width.max": Field(read=count),
+    "pcie.link.width.current": Field(read=lanes),
+    "pcie.link.width.max": Field(read=lanes),
     "fabric.state": Field(read=state_word, unknown_to=_470, deciding=True),
     "fabric.status": Field(read=state_word, unknown_to=_470, deciding=True),
     "fabric.health.summary": Field(read=state_word, unknown_to=_550, deciding=True),
@@ -250,10 +268,11 @@ _SINCE_535 = (
 FIELDS |= {f"clocks.{name}": Field(read=amount) for name in (*_CLOCKS, *_MOST, *_APPLICATIONS)}
 FIELDS |= dict.fromkeys((*_LIMITS, "count", "retired_pages.single_bit_ecc.count"), Field(read=amount))
 FIELDS |= dict.fromkeys(_SINCE_535, Field(read=amount, unknown_to=_470))
-# Of `-q` alone: repairs that wait for a reset.
+# Of `-q` alone: repairs that wait for a reset, and what cannot be repaired.
 ONLY_IN_Q = {
     "repair.channel": Field(read=yes_no, deciding=True),
     "repair.tpc": Field(read=yes_no, deciding=True),
+    "unrepairable_memory": Field(read=yes_no, vital=True),
 }
 FIELDS |= ONLY_IN_Q
 # Other names of the same fields, as nvidia-smi itself accepts them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from torchtap.selftest.smi.cells import Cell, CellState, read_cell
@@ -256,6 +256,12 @@ _FRAME = re.compile(
 )
 # What follows has lines of other kinds: MIG devices, then processes, which may have any name.
 _OTHER_PARTS = re.compile(r"\|\s*(?:MIG devices:|No MIG devices found|Processes:)")
+_MIG_PART = re.compile(
+    r"^\|\s*MIG devices:.*$\n?(?P<lines>(?:^(?!\|\s*Processes:)[|+].*$\n?)*)", re.MULTILINE
+)
+_MIG_HEADS = re.compile(r"GPU +GI +CI|ID +ID +Dev|No MIG devices found")
+_MIG_FIRST = re.compile(r"\s*(\d+)\s+\d+\s+\d+\s+\d+\s*")  # GPU, GPU instance, compute instance, device
+_MIG_ECC = re.compile(r"\s*\S+\s+(\S.*?)\s*")  # multiprocessors, uncorrected errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,13 +273,14 @@ class Table:
     no_mig_devices: bool
     strays: tuple[str, ...]
     from_its_head: bool = True  # False: a piece, which may begin with any GPU
+    mig: tuple[Row, ...] = ()  # MIG devices, each with the index of its GPU
 
 
 def read_table(text: str) -> Table:
     """The table that `nvidia-smi` prints, or a piece of it.
 
-    Only GPU blocks are taken apart (index, name, bus id, ECC, temperature, power, memory, MIG); the banner only tells
-    whether CUDA was found. Never read here: version numbers.
+    GPU blocks are taken apart (index, name, bus id, ECC, temperature, power, memory, MIG) and MIG devices (memory,
+    ECC); the banner only tells whether CUDA was found. Never read here: version numbers.
 
     >>> read_table("| NVIDIA-SMI 515.65   Driver Version: 515.65   CUDA Version: N/A  |").cuda_word
     'N/A'
@@ -296,13 +303,46 @@ def read_table(text: str) -> Table:
                 strays.append(line)  # where a GPU should be
         else:
             strays.append(line)
+    mig, more = _mig_devices(text)
+    strays += more
     return Table(
         rows=tuple(rows),
         cuda_word=banner[1] if banner else None,
         no_mig_devices="No MIG devices found" in text,
         strays=tuple(strays),
         from_its_head=_HEAD.search(text) is not None,
+        mig=tuple(mig),
     )
+
+
+def _mig_devices(text: str) -> tuple[list[Row], list[str]]:
+    """The rows of the table's second part, and lines of it that are neither a device nor its BAR1."""
+    rows: list[Row] = []
+    strays: list[str] = []
+    part = _MIG_PART.search(text)
+    for line in part["lines"].splitlines() if part else ():
+        columns = [column.strip() for column in line.rstrip().strip("|").split("|")]
+        if _MIG_HEADS.search(line) or not re.search(r"[^|+=\s-]", line):
+            continue
+        if (first := _MIG_FIRST.fullmatch(columns[0])) and len(columns) > 2:
+            ecc = _MIG_ECC.fullmatch(columns[2])
+            cells = {
+                "memory.used": _used(columns[1]),
+                "ecc.errors.uncorrected.volatile.total": read_cell(ecc[1])
+                if ecc
+                else Cell(CellState.VALUE, columns[2]),
+            }
+            rows.append(Row(int(first[1]), cells, line))
+        elif rows and not columns[0] and len(columns) > 1:
+            rows[-1] = replace(rows[-1], cells={**rows[-1].cells, "bar1.used": _used(columns[1])})
+        elif rows or columns[0]:  # before the first device: the last line of the heads
+            strays.append(line)
+    return rows, strays
+
+
+def _used(column: str) -> Cell:
+    memory = _MEMORY_CELL.match(column)
+    return read_cell(memory[1] if memory else column)
 
 
 def _is_date(line: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from torchtap.selftest.smi import texts
 from torchtap.selftest.smi.cells import Cell, CellState, read_cell
-from torchtap.selftest.smi.fields import FIELDS, NotThisFormError
+from torchtap.selftest.smi.fields import FIELDS, NotThisFormError, licensed
 from torchtap.selftest.smi.forms import (
     Kind,
     Row,
@@ -213,6 +213,7 @@ def _table(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
     table = read_table(text)
     seen = _rows(table.rows, table.strays)
     seen.findings += _gaps([row.gpu for row in table.rows], command, piece=not table.from_its_head)
+    seen.findings += _rows(table.mig, ()).findings
     if table.cuda_word is not None:
         seen.findings += _cuda(table.cuda_word)
     if table.no_mig_devices:
@@ -276,7 +277,6 @@ def _version(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
 def _query(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
     """`-q`: leaves become the fields they are, then the same rules as for csv."""
     by_gpu: dict[int, dict[str, Cell]] = {}
-    unlicensed = False
     findings: list[Finding] = []
     attached = ""
     heads = re.findall(r"^GPU ([0-9A-Fa-f:.]+)\s*$", text, re.MULTILINE)
@@ -290,7 +290,8 @@ def _query(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
             attached = value if path[-1] == "Attached GPUs" else attached
             continue
         cells = by_gpu.setdefault(gpu, {"pci.bus_id": read_cell(heads[gpu])})
-        unlicensed = unlicensed or (path[-1] == "License Status" and value.startswith("Unlicensed"))
+        if path[-1] == "License Status":
+            findings += _licence(value)
         if read_cell(value).state in (CellState.LOST, CellState.NEEDS_RESET):
             if path[-1] not in _FREE_TEXT:
                 cells[path[-1]] = read_cell(value)
@@ -300,10 +301,7 @@ def _query(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
             name = f"ecc.errors.uncorrected.{ecc['when'].lower()}.total"
             cells[name] = _larger(cells.get(name), read_cell(value))
         elif path[-1].lower() in texts.QUERY_CLOCKS and "counters" not in " ".join(path).lower():
-            active = value == "Active"
-            before = int(cells.get("clocks_event_reasons.active", Cell(CellState.VALUE, "0x0")).text, 16)
-            bits = before | (texts.QUERY_CLOCKS[path[-1].lower()] if active else 0)
-            cells["clocks_event_reasons.active"] = Cell(CellState.VALUE, f"0x{bits:x}")
+            cells[texts.QUERY_CLOCKS[path[-1].lower()]] = read_cell(value)
     rows = tuple(Row(gpu, cells) for gpu, cells in by_gpu.items() if cells)
     if by_gpu and attached and attached != str(len(by_gpu)) and not picks_gpus(command):
         what = f"{attached} attached GPUs, {len(by_gpu)} of them shown"
@@ -316,9 +314,18 @@ def _query(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
     ]
     seen = _rows(rows, strays)
     seen.findings += findings
-    if unlicensed:
-        seen.findings.append(Finding(None, "vgpu_unlicensed", Verdict.WARN))
     return seen
+
+
+def _licence(status: str) -> list[Finding]:
+    """Of a virtual GPU: "Licensed (Expiry: ...)", "Unlicensed (Restricted)", "Expired"; N/A where none is needed."""
+    try:
+        if read_cell(status).state is CellState.NOT_REPORTED or licensed(status):
+            return []
+    except NotThisFormError:
+        what = f"License Status {status}"
+        return [Finding(None, "smi_unreadable", Verdict.UNKNOWN, {"what": what}, status)]
+    return [Finding(None, "vgpu_unlicensed", Verdict.WARN)]
 
 
 _FREE_TEXT = frozenset({"Name", "Process Name"})  # of processes
@@ -361,16 +368,36 @@ def _dmesg(text: str, _: str | Sequence[str], __: frozenset[int]) -> _Seen:
     """The kernel log. "Fallen off the bus" comes without an Xid on some drivers, and broken over three lines."""
     found: dict[tuple[str, str, str], Finding] = {}
     lines = [line for line in text.splitlines() if line.strip()]
+    driven = {found["bus"].lower() for line in lines for found in texts.DRIVEN_BUS.finditer(line)}
     for at, line in enumerate(lines):
-        for finding in _kernel_findings(line, lines[max(at - 2, 0) : at]):
+        for finding in (*_kernel_findings(line, lines[max(at - 2, 0) : at]), *_port_error(line, driven)):
             xid = str(finding.values.get("xid", ""))
             key = (str(finding.values.get("bus", "")), finding.cause, xid)
             times = int(str(found[key].values["count"])) if key in found else 0
             # The newest line of each stands for all of them.
             found[key] = replace(finding, values={**finding.values, "count": times + 1})
     return _Seen(
-        findings=list(found.values()), proved=bool(lines) and all(map(texts.KERNEL_LINE.search, lines))
+        findings=list(_first_causes(found.values())),
+        proved=bool(lines) and all(map(texts.KERNEL_LINE.search, lines)),
     )
+
+
+def _first_causes(findings: Collection[Finding]) -> Iterator[Finding]:
+    """The findings without those that only follow from another one of the same GPU."""
+    for each in findings:
+        reasons = texts.KERNEL_CONSEQUENCES.get(each.cause, frozenset())
+        buses = {other.values.get("bus") for other in findings if other.cause in reasons}
+        mine = each.values.get("bus")
+        if not buses or (mine is not None and None not in buses and mine not in buses):
+            yield each
+
+
+def _port_error(line: str, driven: Collection[str]) -> Iterator[Finding]:
+    """An uncorrected error that a PCIe port reports of one of the GPUs at these addresses."""
+    said = texts.PORT_ERROR.search(line)
+    if said is not None and said["bus"].lower() in driven:
+        verdict = Verdict.FAIL if said["severity"].casefold() == "fatal" else Verdict.WARN
+        yield Finding(None, "pcie_error", verdict, {"bus": said["bus"].lower()}, line.strip())
 
 
 def _kernel_findings(line: str, before: Sequence[str]) -> Iterator[Finding]:

@@ -95,6 +95,12 @@ def _recovery(row: Row) -> Said | None:
     return Said(Verdict.FAIL, "recovery_needed", {"action": action})
 
 
+def _inforom(row: Row) -> Said | None:
+    if str(row.value("inforom.checksum_validation") or "valid").casefold() == "valid":
+        return None
+    return Said(Verdict.WARN, "inforom_corrupt")
+
+
 # One reason at a time, the most telling first: the hardware bits come together with 0x8.
 _CLOCK_BITS = (
     (limits.HW_THERMAL, "thermal_slowdown"),
@@ -182,11 +188,13 @@ RULES: tuple[Rule, ...] = (
     ),
     _yes("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", "ecc_threshold"),
     _yes("remapped_rows.failure", "remap_failed"),
+    _yes("unrepairable_memory", "remap_failed"),
     _yes("remapped_rows.pending", "remap_pending"),
     _above("remapped_rows.uncorrectable", limits.REMAPPED_ROWS_FAIL - 1, Verdict.FAIL, "remap_exhausted"),
     _yes("retired_pages.pending", "retirement_pending"),
     Rule(fields=("retired_pages.double_bit.count",), says=_retired),
     Rule(fields=("gpu_recovery_action",), says=_recovery),
+    Rule(fields=("inforom.checksum_validation",), says=_inforom),
     _yes("reset_status.reset_required", "gpu_requires_reset"),
     _yes("reset_status.drain_and_reset_recommended", "recovery_needed", action="Drain and Reset"),
     _clocks("clocks_throttle_reasons.active"),

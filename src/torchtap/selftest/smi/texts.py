@@ -163,8 +163,29 @@ XID = re.compile(r"(?<!S)Xid \((?:PCI:)?(?P<bus>[0-9a-f:.]*)[^()]*\): ?(?P<xid>\
 HMM_ERROR = re.compile(r"nvidia-uvm: .*request_free_mem_region\(\) err -34", re.IGNORECASE)
 KERNEL_SENTENCES: tuple[Sentence, ...] = (
     _s(r"fallen off the bus", "gpu_fell_off_bus"),
+    _s(r"power cables? (?:are|is) not properly attached|not have the necessary power cables", "power_cable"),
+    _s(r"GPU_IS_LOST|GPU is lost|GPU has been lost", "gpu_lost"),
+    _s(r"rpcRecvPoll timed ?out|waiting for RPC (?:response )?from (?:GPU\d* )?GSP", "gsp_timeout"),
+    # The kernel's own watch over processes that wait in a driver.
+    _s(r"INFO: task nvidia-smi:\d+ blocked for more than (?P<waited_s>\d+) seconds", "smi_hung"),
     _s(
-        r"RmInitAdapter|rm_init_adapter failed|No NVIDIA (?:GPU|graphics adapter|devices) (?:found|probed)"
+        r"INFO: task (?P<task>(?:nvidia|nv_|UVM |irq/\d+-nvidia)[^:]*):\d+ blocked for more than (?P<waited_s>\d+)",
+        "driver_blocked",
+    ),
+    _s(
+        r"nvidia [0-9a-f:.]+: (?:AER: )?(?:PCIe Bus Error: severity=)?"
+        r"(?P<severity>Uncorrect(?:ed|able)) \(Fatal\)",
+        "pcie_error",
+    ),
+    _s(
+        r"nvidia [0-9a-f:.]+: (?:AER: )?(?:PCIe Bus Error: severity=)?"
+        r"(?P<severity>Uncorrect(?:ed|able)) \(Non-Fatal\)",
+        "pcie_error",
+        Verdict.WARN,
+    ),
+    _s(
+        r"nvidia: probe of \S+ failed with error|RmInitAdapter|rm_init_adapter failed"
+        r"|No NVIDIA (?:GPU|graphics adapter|devices) (?:found|probed)"
         r"|probe routine failed|None of the NVIDIA (?:graphics adapters|devices) were|not supported by (?:the|open)\b"
         r"|requires use of the NVIDIA open kernel modules|supported through the NVIDIA \d+\.xx Legacy|BAR\d is 0M @",
         "init_failed",
@@ -174,6 +195,22 @@ KERNEL_SENTENCES: tuple[Sentence, ...] = (
     _s(r"SXid \([^)]*\): \d+, Fatal", "nvlink_error"),
     _s(r"API mismatch: the (?:client|NVIDIA kernel module)", "driver_library_mismatch"),
 )
+# A port tells of the device below it, which may be any; so it counts only for a GPU that the log knows by its driver.
+PORT_ERROR = re.compile(
+    r"AER: Uncorrect(?:ed|able) \((?P<severity>Fatal|Non-Fatal)\) error.*"
+    r"\b(?P<bus>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\.",
+    re.IGNORECASE,
+)
+DRIVEN_BUS = re.compile(
+    r"(?:NVRM: .*|\bnvidia )\b(?P<bus>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\b", re.IGNORECASE
+)
+# What only follows from another finding of the same log: left out beside its reason.
+KERNEL_CONSEQUENCES: dict[str, frozenset[str]] = {
+    "init_failed": frozenset({"power_cable"}),
+    "gpu_lost": frozenset({"gpu_fell_off_bus"}),
+    "smi_hung": frozenset({"gsp_timeout", "gpu_fell_off_bus", "gpu_lost"}),
+    "driver_blocked": frozenset({"gsp_timeout", "gpu_fell_off_bus", "gpu_lost", "smi_hung"}),
+}
 KERNEL_BUS = re.compile(r"\b([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})(?:\.[0-9a-f])?\b", re.IGNORECASE)
 # Every way in which a line of the kernel log is written: dmesg (seconds, -T, -H, iso), journalctl, syslog, or bare.
 KERNEL_LINE = re.compile(
@@ -190,6 +227,7 @@ QUERY_LEAVES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("GPU UUID",), "uuid"),
     (("Pending Page Blacklist",), "retired_pages.pending"),
     (("Retired Pages", "Pending"), "retired_pages.pending"),
+    (("Unrepairable Memory",), "unrepairable_memory"),
     (("Channel Repair Pending",), "repair.channel"),
     (("TPC Repair Pending",), "repair.tpc"),
     (("Health", "Summary"), "fabric.health.summary"),
@@ -206,6 +244,8 @@ QUERY_LEAVES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("FB Memory Usage", "Total"), "memory.total"),
     (("FB Memory Usage", "Used"), "memory.used"),
     (("ECC Mode", "Current"), "ecc.mode.current"),
+    (("Link Width", "Current"), "pcie.link.width.current"),
+    (("Link Width", "Max"), "pcie.link.width.max"),
     (("MIG Mode", "Current"), "mig.mode.current"),
     (("Compute Mode",), "compute_mode"),
     (("Persistence Mode",), "persistence_mode"),
@@ -216,10 +256,10 @@ QUERY_LEAVES: tuple[tuple[tuple[str, ...], str], ...] = (
 QUERY_ECC = re.compile(
     r"(?P<when>Volatile|Aggregate)\b.*\b(?:Uncorrectable|Uncorrected|Double Bit)\b", re.IGNORECASE
 )
-# Clock reasons: "Active" at one of these names is the same as its bit.
+# Clock reasons by their names there: "Active" is the same as the reason's bit.
 QUERY_CLOCKS = {
-    "hw slowdown": 0x8,
-    "sw thermal slowdown": 0x20,
-    "hw thermal slowdown": 0x40,
-    "hw power brake slowdown": 0x80,
+    "hw slowdown": "clocks_event_reasons.hw_slowdown",
+    "sw thermal slowdown": "clocks_event_reasons.sw_thermal_slowdown",
+    "hw thermal slowdown": "clocks_event_reasons.hw_thermal_slowdown",
+    "hw power brake slowdown": "clocks_event_reasons.hw_power_brake_slowdown",
 }
