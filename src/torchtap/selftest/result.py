@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeGuard
 
 from torchtap.selftest.identity import Identity
-from torchtap.selftest.masking import host_names, mask_all
+from torchtap.selftest.masking import host_names, mask_all, pseudonym, short_too
 from torchtap.selftest.status import Level, Status, worst
 
 SCHEMA = 1
@@ -108,14 +108,14 @@ class Report:
     def masked(self) -> Report:
         """The same without what says which machine it is (masking.py): to be shown to strangers."""
         identity = self.identity
-        hosts = host_names() | {identity.name}
+        hosts = host_names() | short_too({identity.name})
         cover = partial(mask_all, hosts=hosts)
         return replace(
             self,
             results=tuple(result.masked(cover) for result in self.results),
             identity=replace(
                 identity,
-                name=str(cover(identity.name)),
+                name=pseudonym("host-", identity.name) if identity.name else "",
                 gpus=tuple(replace(gpu, uuid=cover(gpu.uuid)) for gpu in identity.gpus),  # type: ignore[arg-type]
             ),
         )

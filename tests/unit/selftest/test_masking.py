@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import csv
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from torchtap.selftest.masking import host_names, mask, mask_all
+from torchtap.selftest.examples import examples
+from torchtap.selftest.identity import Identity
+from torchtap.selftest.masking import host_names, mask, mask_all, pseudonym
+from torchtap.selftest.oneline import to_one_line
 from torchtap.selftest.smi import judge
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "smi"
@@ -28,13 +33,67 @@ UUID = "GPU-1a2b3c4d-2222-3333-4444-555555555500"
         ("2026-11-30T10:00:00.123456+00:00 gpu-node-7 kernel: NVRM: words", "gpu-node-7"),
         ("LD_LIBRARY_PATH=/home/alice/cuda/lib:/usr/lib", "alice"),
         ("on gpu7.example.org and gpu7: fine", "gpu7"),
+        ("CUDA_VISIBLE_DEVICES: GPU-abcdef12, NVIDIA_VISIBLE_DEVICES: 0", "abcdef12"),
+        ('{"NVIDIA_VISIBLE_DEVICES": "GPU-deadbeef,GPU-1a2b3c4d-22"}', "deadbeef"),
+        ('{"NVIDIA_VISIBLE_DEVICES": "GPU-deadbeef,GPU-1a2b3c4d-22"}', "1a2b3c4d"),
+        ("CUDA_VISIBLE_DEVICES=MIG-1a2b3c4d-2222", "1a2b3c4d"),
+        ("CUDA_VISIBLE_DEVICES=MIG-GPU-1a2b3c4d/1/0", "1a2b3c4d"),
+        ("/data/people/carol/man.json: No such file", "carol"),
+        ("/data/people/carol/man.json: No such file", "people"),
+        ("process 17 of carol", "carol"),
+        ("ran on N7, not elsewhere", "N7"),
     ],
 )
 def test_what_identifies_a_machine_is_gone(text: str, gone: str):
-    """UUIDs, serial numbers, host names, people."""
-    masked = mask(text, hosts={"gpu7.example.org", "gpu7"})
+    """UUIDs and their beginnings, serial numbers, host names, people."""
+    hosts = {"gpu7.example.org", "gpu7", "n7"}
+    masked = mask(text, hosts=hosts, users={"carol"}, homes={"/data/people/carol"})
     assert gone not in masked
     assert masked != text
+
+
+def test_a_beginning_of_a_uuid_is_still_one():
+    """So that a masked CUDA_VISIBLE_DEVICES still says which GPU is meant."""
+    begins, whole = mask(f"GPU-1a2b3c4d {UUID}").split()
+    assert whole.startswith(begins)
+
+
+@pytest.mark.parametrize("name", ["torch", "cu130", "at", "130", "dev", "GPU", "nvidia", "localhost"])
+def test_a_name_that_is_an_ordinary_word_mangles_no_text_and_is_gone_from_its_field(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """A host or a user of that name: sentences, versions and evidence can still be read."""
+    for variable in ("TORCHTAP_HOST", "USER", "LOGNAME"):
+        monkeypatch.setenv(variable, name)
+    text = "torch 2.14.1+cu130: GPU at 0000:41:00.0, nvidia driver 580.130 on localhost; dev is 130"
+    assert mask(text, hosts={name}, homes=()) == text
+    report = replace(dict(examples())["all is well"], identity=Identity(name=name))
+    assert name not in report.masked().identity.name
+    assert to_one_line(report.masked()).startswith("host-")
+
+
+@pytest.mark.parametrize("name", ["ab", "n7", "node017.example.org", "my host"])
+def test_a_host_is_gone_from_its_field_whatever_it_is_called(name: str):
+    """Also with two letters; equal names stay equal."""
+    report = replace(dict(examples())["all is well"], identity=Identity(name=name)).masked()
+    assert not re.search(rf"\b{re.escape(name)}\b", report.to_json())
+    assert report.identity.name == pseudonym("host-", name)
+
+
+def test_the_user_is_known_by_the_environment(monkeypatch: pytest.MonkeyPatch):
+    """$USER, $LOGNAME and a home that is not below /home."""
+    monkeypatch.setenv("USER", "alicesecret")
+    monkeypatch.setenv("LOGNAME", "bobsecret")
+    monkeypatch.setenv("HOME", "/data/people/carolsecret/")
+    masked = mask(
+        "alicesecret bobsecret carolsecret /data/people/carolsecret/man.json /data/people/carolsecretx"
+    )
+    assert re.fullmatch(r"(user-\w{12} ){3}/home/user-\w{12}/man.json /data/people/carolsecretx", masked), (
+        masked
+    )
+    for home in ("/", "", "/root"):
+        monkeypatch.setenv("HOME", home)
+        assert mask("/usr/bin /root/x") == "/usr/bin /root/x"
 
 
 @pytest.mark.parametrize(
