@@ -125,8 +125,20 @@ CAUSES: dict[str, Cause] = {
     "uvm_missing": Cause(
         says="/dev/nvidia-uvm is missing: CUDA cannot start without it, although nvidia-smi works",
         remedy=Remedy.LOAD_DRIVER,
-        do="On the host: load the module and create the node, then recreate the container",
+        do="On the host: create the node (this loads its module too), then recreate the container",
         paste="sudo nvidia-modprobe -u -c=0",
+    ),
+    "uvm_not_loaded": Cause(
+        says="the kernel module nvidia-uvm is not loaded: CUDA cannot start without it, although nvidia-smi works",
+        remedy=Remedy.LOAD_DRIVER,
+        do="On the host: load it, which creates its node; then recreate the container",
+        paste="sudo nvidia-modprobe -u -c=0",
+    ),
+    "mig_nodes_missing": Cause(
+        says="MIG is on, and the nodes of its instances (/dev/nvidia-caps) are not in this container",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="Recreate the container with an instance: its GPU and its number, or its UUID (nvidia-smi -L on the host)",
+        paste="docker run --gpus '\"device=0:0\"' IMAGE",
     ),
     # ---- nvidia-smi and the driver (driver.smi, driver.version) ------------------------------------------------
     "smi_hung": Cause(
@@ -199,9 +211,21 @@ CAUSES: dict[str, Cause] = {
     "wsl_blocked": Cause(
         says="Windows does not let WSL use the GPU",
         remedy=Remedy.CONFIGURE_HOST,
-        do="Update Windows' NVIDIA driver and WSL, take the GPU out of TCC mode, and remove any Linux driver from "
-        "the image",
+        do="In Windows: take the GPU out of TCC mode, which WSL cannot use (nvidia-smi -dm 0); else update its NVIDIA "
+        "driver and WSL",
         paste="wsl --update        # in Windows",
+    ),
+    "wsl_no_gpu": Cause(
+        says="WSL shows no GPU: there is no /dev/dxg",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="In Windows: install or update NVIDIA's driver and WSL; WSL 1 has no GPU (wsl --set-version)",
+        paste="wsl --update        # in Windows",
+    ),
+    "wsl_linux_driver": Cause(
+        says="a Linux driver is installed in WSL or its image ({path}), and hides the one that Windows brings",
+        remedy=Remedy.FIX_IMAGE,
+        do="Remove NVIDIA driver packages there; WSL's own libcuda is in /usr/lib/wsl/lib",
+        paste="dpkg -l | grep -iE 'nvidia|libcuda'",
     ),
     "foreign_nvml": Cause(
         says="nvidia-smi and libnvidia-ml do not belong together: one of them was built into the image",
@@ -571,16 +595,41 @@ CAUSES: dict[str, Cause] = {
         paste="ldconfig -p | grep -E 'libcuda|libnvidia'",
     ),
     "gpu_busy": Cause(
-        says="the GPU is busy or unavailable (CUDA error 46): held by another process, or a vGPU without licence",
+        says="the GPU is busy or unavailable (CUDA error 46): held by another process, or in need of a reset",
         remedy=Remedy.FREE_GPU,
-        do="End the process that holds it. If there is none, reset the GPU; for a vGPU check its licence",
+        do="End the process that holds it. If there is none, reset the GPU on the host",
         paste="nvidia-smi",
+    ),
+    "gpu_held_alone": Cause(
+        says="CUDA may not use the GPU: its compute mode allows one process at a time, and another one has it",
+        remedy=Remedy.FREE_GPU,
+        do="End the process that holds it; or let several in: sudo nvidia-smi -c DEFAULT on the host",
+        paste="nvidia-smi",
+    ),
+    "vgpu_refused": Cause(
+        says="this virtual GPU has no licence, and CUDA does not start on it (CUDA error 46)",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="Give the VM its licence token and restart nvidia-gridd",
+        paste="nvidia-smi -q | grep -i license",
     ),
     "invalid_device_ordinal": Cause(
         says="CUDA_VISIBLE_DEVICES={visible} names a GPU that does not exist (CUDA error 101)",
         remedy=Remedy.FIX_ENVIRONMENT,
         do="Name only GPUs that nvidia-smi -L lists",
         paste="unset CUDA_VISIBLE_DEVICES; nvidia-smi -L",
+    ),
+    "device_ordinal_doubted": Cause(
+        says="CUDA error 101, invalid device: CUDA_VISIBLE_DEVICES={visible} probably names a GPU that is not here",
+        remedy=Remedy.FIX_ENVIRONMENT,
+        do="Nothing here lists the devices to compare it with: try without it",
+        paste="unset CUDA_VISIBLE_DEVICES; nvidia-smi -L",
+    ),
+    "driver_call_failed": Cause(
+        says="the driver's call into the system failed (CUDA error 304), and no security filter is at work here",
+        remedy=Remedy.REBOOT_HOST,
+        do="Often a broken GPU beside good ones: look for it in the kernel log, and try each GPU alone with "
+        "CUDA_VISIBLE_DEVICES; then reboot the host",
+        paste=_KERNEL_LOG,
     ),
     "os_call_failed": Cause(
         says="the driver's call into the system failed (CUDA error 304): a security profile, or a broken GPU",
@@ -594,6 +643,13 @@ CAUSES: dict[str, Cause] = {
         do="Start the fabric manager on the host; it must be of the driver's exact version. A host without NVSwitch: "
         "boot with nokaslr, or set uvm_disable_hmm=1 for nvidia_uvm",
         paste="sudo systemctl restart nvidia-fabricmanager",
+    ),
+    "not_ready_without_fabric": Cause(
+        says="CUDA is not ready (error 802), and no NVSwitch fabric is in its way: it is up, or this board has none",
+        remedy=Remedy.CONFIGURE_HOST,
+        do="Usually nvidia-uvm finds no memory addresses: as root on the host, switch HMM off and reboot (or boot with "
+        "nokaslr). On an NVSwitch host, see that the fabric manager is of the driver's exact version",
+        paste="echo options nvidia_uvm uvm_disable_hmm=1 >> /etc/modprobe.d/uvm.conf",
     ),
     "compat_not_supported": Cause(
         says="a cuda-compat package comes first on the loader path, and this GPU does not support it (CUDA error 804)",

@@ -81,6 +81,11 @@ class Host:
         default_factory=dict
     )  # memlock, nofile, stack of this process; -1: none
     infiniband: bool = False  # whether NCCL may use it, which locks memory
+    uvm_registered: bool | None = (
+        None  # whether /proc/devices lists nvidia-uvm; None: it lists no driver of NVIDIA's
+    )
+    mig_nodes: int | None = None  # nodes in /dev/nvidia-caps: an instance takes two; None: no /dev to look at
+    seccomp: int | None = None  # of this process: 0 none, 1 strict, 2 a filter, as containers have
 
     @property
     def kernel_driver(self) -> str | None:
@@ -108,6 +113,15 @@ class Host:
             f"NVIDIA GPUs on the PCI bus: {pci or 'none'}",
             f"container: {self.container or 'no'}; WSL: {'yes' if self.wsl else 'no'}; uid {self.uid}",
         ]
+        lines += [
+            f"{what}: {value}"
+            for what, value in (
+                ("nvidia-uvm in /proc/devices", _yes_no(self.uvm_registered)),
+                ("nodes in /dev/nvidia-caps", self.mig_nodes or None),
+                ("seccomp mode", self.seccomp),
+            )
+            if value is not None
+        ]
         if self.driver_text:
             lines.append(self.driver_text.strip())
         lines += [f"{name}={value}" for name, value in self.env.items()]
@@ -116,6 +130,10 @@ class Host:
         ]
         lines += [] if self.shared_memory is None else [f"{SHARED_MEMORY}: {self.shared_memory >> 20} MiB"]
         return "\n".join(lines)
+
+
+def _yes_no(value: bool | None) -> str | None:
+    return None if value is None else "yes" if value else "no"
 
 
 def read_version_text(text: str) -> str | None:
@@ -148,7 +166,30 @@ def read_host(root: Path = Path("/"), env: Mapping[str, str] | None = None) -> H
         shared_memory=_size(root / SHARED_MEMORY.lstrip("/")),
         limits=_limits(),
         infiniband=bool(_names(root / "sys/class/infiniband")),
+        uvm_registered=_uvm_registered(_text(root / "proc/devices")),
+        mig_nodes=_mig_nodes(root / "dev"),
+        seccomp=_seccomp(_text(root / "proc/self/status")),
     )
+
+
+def _uvm_registered(devices: str) -> bool | None:
+    """By /proc/devices, which lists kernel drivers by major number, one a line. A sandbox may show an empty one."""
+    names = {line.split()[1] for line in devices.splitlines() if re.fullmatch(r"\s*\d+ \S+", line, re.ASCII)}
+    if "nvidia-uvm" in names:
+        return True
+    return False if names & {"nvidia", "nvidia-frontend", "nvidiactl"} else None
+
+
+def _mig_nodes(dev: Path) -> int | None:
+    """How many nodes open parts of MIG. No folder is none; no /dev at all says nothing."""
+    if not dev.is_dir():
+        return None
+    return sum(name.startswith("nvidia-cap") for name in _names(dev / "nvidia-caps") or ())
+
+
+def _seccomp(status: str) -> int | None:
+    found = re.search(r"^Seccomp:\s*(\d)$", status, re.MULTILINE | re.ASCII)
+    return int(found[1]) if found else None
 
 
 def _size(folder: Path) -> int | None:

@@ -33,6 +33,7 @@ from torchtap.selftest.checks.expect import (
     read_expected,
 )
 from torchtap.selftest.checks.which import numbering_if_known
+from torchtap.selftest.codes import BUSY
 from torchtap.selftest.facts import Facts, NotDoneError, StepState
 from torchtap.selftest.gather import SettingError, gather, smi_timeout
 from torchtap.selftest.host import SHARED_MEMORY
@@ -316,6 +317,7 @@ def _not_done(check: Check, error: NotDoneError, facts: Facts) -> Judged:
     if step.state is StepState.ERROR:
         first = step.error.splitlines()[0] if step.error else "an exception without a text"
         cause = next((cause for text, cause in ERROR_TEXTS if re.search(text, step.error)), check.on_error)
+        cause = BUSY.cause(facts) if cause == "gpu_busy" else cause
         return failed(cause, first, **values, error=first, gpus=where or "the GPU")
     if facts.smi is not None and facts.smi.hung and error.child.finished:
         return skipped("left_alone", "not tried")

@@ -6,7 +6,7 @@ Shared by the tests of checks, of reports and of texts. Rows of nvidia-smi come 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from torchtap.selftest.examples import (
     smi_answers,
 )
 from torchtap.selftest.facts import Facts, SmiFacts, Step, StepState
-from torchtap.selftest.host import Host, PciGpu
+from torchtap.selftest.host import Host, Node, PciGpu
 from torchtap.selftest.kernel_log import XidEvent, read_text
 from torchtap.selftest.manifest import Manifest
 from torchtap.selftest.probe import read_lines
@@ -292,6 +292,56 @@ OFF_BUS = "Unable to determine the device handle for GPU0000:5E:00.0: Unknown Er
 ARCH = {"gpus": [{"index": 0, "name": "Tesla V100-SXM2-16GB", "capability": "7.0", "memory_mib": 16160}]}
 KEPLER = {"gpus": [{"index": 0, "name": "Tesla K80", "capability": "3.7", "memory_mib": 11441}]}
 
+WSL = replace(
+    HOST,
+    nodes=(Node(path="/dev/dxg", mode=0o20666, uid=0, gid=0, usable=True),),
+    module_loaded=False,
+    driver_text="",
+    module_version="",
+    pci=(),
+    wsl=True,
+    container=None,
+)
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 570.124\n"
+NOT_COMMUNICATING = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA "
+    "driver is installed and running.\n"
+)
+
+
+def blocked(libcuda: str) -> Facts:
+    """Windows keeps the GPU; this libcuda is loaded."""
+    facts = said("Failed to initialize NVML: GPU access blocked by the operating system", rc=17)
+    library = {"path": libcuda, "nvml_path": None}
+    started = child(cuda__library=library, cuda__init={"code": 999, "count": 0}, torch__cuda=None)
+    return replace(facts, child=started.child)
+
+
+def unseen(answer: Answer) -> Facts:
+    """A container that sees neither nodes nor driver, and what nvidia-smi says there."""
+    return replace(bare(module_loaded=False, pci=(), driver_text="", module_version=""), smi=asked(answer))
+
+
+NO_FABRIC = {**H200, "fabric.state": "[N/A]", "fabric.status": "[N/A]"}
+
+
+def mig_listed() -> Facts:
+    """MIG is on, and an instance is listed."""
+    gpu = {**H200, "mig.mode.current": "Enabled"}
+    listed = (
+        f"GPU 0: NVIDIA H200 (UUID: {H200['uuid']})\n  MIG 1g.18gb Device 0: (UUID: MIG-{H200['uuid'][4:]})\n"
+    )
+
+    def run(command: Sequence[str], **_: object) -> Answer:
+        fields = command[1].partition("=")[2].split(",")
+        text = listed if command[1] == "-L" else ", ".join(gpu.get(name, "[N/A]") for name in fields)
+        return Answer(command=tuple(command), text=text, rc=0)
+
+    return replace(
+        good(), smi=ask_smi(["mig.mode.current", "compute_cap"], find=lambda: "nvidia-smi", run=run)
+    )
+
+
 SCENARIOS = [
     Scenario("all is well", good(), "", "pass", ""),
     Scenario("all is well, in the image", replace(good(), manifest=MANIFEST), "", "pass", ""),
@@ -341,7 +391,63 @@ SCENARIOS = [
         "vfio_bound",
     ),
     Scenario("nodes missing on a host", bare(container=None), "device.nodes", "fail", "nodes_missing"),
-    Scenario("WSL without a GPU", bare(container=None, wsl=True), "device.nodes", "fail", "wsl_blocked"),
+    Scenario("WSL without a GPU", bare(container=None, wsl=True), "device.nodes", "fail", "wsl_no_gpu"),
+    Scenario(
+        "a container in WSL",
+        bare(wsl=True, module_loaded=False, pci=()),
+        "device.nodes",
+        "fail",
+        "nothing_visible",
+    ),
+    Scenario(
+        "TCC mode",
+        replace(blocked("/usr/lib/wsl/drivers/nv_dispi/libcuda.so.1.1"), host=WSL),
+        "driver.smi",
+        "fail",
+        "wsl_blocked",
+    ),
+    Scenario(
+        "a Linux driver in WSL",
+        replace(blocked("/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"), host=WSL),
+        "driver.smi",
+        "fail",
+        "wsl_linux_driver",
+    ),
+    Scenario(
+        "a Linux libcuda in WSL, nvidia-smi works",
+        replace(
+            child(
+                cuda__library={"path": "/usr/lib/x86_64-linux-gnu/libcuda.so.590.48.01", "nvml_path": None},
+                cuda__init={"code": 100, "count": 0},
+                torch__cuda=None,
+            ),
+            host=WSL,
+        ),
+        "lib.libcuda",
+        "fail",
+        "wsl_linux_driver",
+    ),
+    Scenario(
+        "no nodes, other versions",
+        unseen(Answer(command=("nvidia-smi",), text=MISMATCH, rc=18)),
+        "driver.smi",
+        "fail",
+        "driver_library_mismatch",
+    ),
+    Scenario(
+        "no nodes, a hang",
+        unseen(Answer(command=("nvidia-smi",), timed_out=True, seconds=20.0)),
+        "driver.smi",
+        "fail",
+        "smi_hung",
+    ),
+    Scenario(
+        "no nodes, no driver",
+        unseen(Answer(command=("nvidia-smi",), text=NOT_COMMUNICATING, rc=9)),
+        "device.nodes",
+        "fail",
+        "no_gpu_in_container",
+    ),
     Scenario("cgroup lost the devices", opened(nvidia0="EPERM"), "device.nodes", "fail", "devices_revoked"),
     Scenario("nodes of another group", opened(nvidiactl="EACCES"), "device.nodes", "fail", "no_permission"),
     Scenario("stale node", opened(nvidiactl="ENXIO"), "device.nodes", "fail", "node_stale"),
@@ -711,6 +817,30 @@ SCENARIOS = [
     Scenario("3", code(3), "cuda.init", "fail", "cuda_incomplete_driver"),
     Scenario("34", code(34), "cuda.init", "fail", "libcuda_stub"),
     Scenario("46", code(46), "cuda.init", "fail", "gpu_busy"),
+    Scenario(
+        "46, vGPU without a licence",
+        replace(code(46), smi=vgpu("Unlicensed (Unrestricted)").smi),
+        "cuda.init",
+        "fail",
+        "vgpu_refused",
+    ),
+    Scenario(
+        "46, exclusive mode",
+        replace(code(46), smi=smi_answers([{**H200, "compute_mode": "Exclusive_Process"}])),
+        "cuda.init",
+        "fail",
+        "gpu_held_alone",
+    ),
+    Scenario(
+        "torch finds a GPU busy, exclusive mode",
+        replace(
+            error("torch.cuda", "RuntimeError: CUDA-capable device(s) is/are busy or unavailable"),
+            smi=smi_answers([{**H200, "compute_mode": "Exclusive_Process"}]),
+        ),
+        "torch.cuda",
+        "fail",
+        "gpu_held_alone",
+    ),
     Scenario("100", code(100), "cuda.init", "fail", "no_cuda_device"),
     Scenario(
         "100, all hidden",
@@ -730,10 +860,96 @@ SCENARIOS = [
     Scenario(
         "101", code(101, env(CUDA_VISIBLE_DEVICES="0,7")), "cuda.init", "fail", "invalid_device_ordinal"
     ),
+    Scenario("101, nothing chosen", code(101), "cuda.init", "fail", "cuda_error"),
+    Scenario(
+        "101, a valid choice", code(101, env(CUDA_VISIBLE_DEVICES="0")), "cuda.init", "fail", "cuda_error"
+    ),
+    Scenario(
+        "101, nobody lists the GPUs",
+        replace(code(101, env(CUDA_VISIBLE_DEVICES="0")), smi=SmiFacts(path=None)),
+        "cuda.init",
+        "fail",
+        "device_ordinal_doubted",
+    ),
+    Scenario(
+        "304, no seccomp filter",
+        code(304, replace(HOST, seccomp=0)),
+        "cuda.init",
+        "fail",
+        "driver_call_failed",
+    ),
+    Scenario("304, a filter", code(304, replace(HOST, seccomp=2)), "cuda.init", "fail", "os_call_failed"),
+    Scenario(
+        "304, Xid 79", replace(code(304), kernel=xid(79).kernel), "cuda.init", "fail", "gpu_fell_off_bus"
+    ),
+    Scenario(
+        "999, Xid 79", replace(code(999), kernel=xid(79).kernel), "cuda.init", "fail", "gpu_fell_off_bus"
+    ),
+    Scenario("999, Xid 62", replace(code(999), kernel=xid(62).kernel), "cuda.init", "fail", "xid_reset"),
+    Scenario(
+        "999, the module is not loaded",
+        code(999, replace(NO_UVM, uvm_registered=False)),
+        "cuda.init",
+        "fail",
+        "uvm_not_loaded",
+    ),
+    Scenario(
+        "100, only the node is missing",
+        code(100, replace(NO_UVM, uvm_registered=True)),
+        "cuda.init",
+        "fail",
+        "uvm_missing",
+    ),
+    Scenario(
+        "100, MIG without its nodes",
+        replace(code(100, replace(HOST, mig_nodes=0)), smi=mig_listed().smi),
+        "cuda.init",
+        "fail",
+        "mig_nodes_missing",
+    ),
+    Scenario(
+        "100, MIG with its nodes",
+        replace(code(100, replace(HOST, mig_nodes=2)), smi=mig_listed().smi),
+        "cuda.init",
+        "fail",
+        "no_cuda_device",
+    ),
     Scenario("304", code(304), "cuda.init", "fail", "os_call_failed"),
-    Scenario("802", code(802), "cuda.init", "fail", "fabric_manager_missing"),
+    Scenario("802", code(802), "cuda.init", "fail", "not_ready_without_fabric"),  # its fabric is up
+    Scenario(
+        "802, a board without NVSwitch",
+        replace(code(802), smi=smi_answers([{**NO_FABRIC, "name": "NVIDIA L40S"}])),
+        "cuda.init",
+        "fail",
+        "not_ready_without_fabric",
+    ),
+    Scenario(
+        "802, a board that tells no fabric",
+        replace(code(802), smi=smi_answers([{**NO_FABRIC, "name": "NVIDIA A100-SXM4-80GB"}])),
+        "cuda.init",
+        "fail",
+        "fabric_manager_missing",
+    ),
     Scenario(
         "802, HMM in the log", replace(code(802), kernel=logged(HMM).kernel), "cuda.init", "fail", "hmm_error"
+    ),
+    Scenario(
+        "803, compat by ld.so.conf",
+        child(
+            cuda__library={"path": "/usr/local/cuda-13.0/compat/libcuda.so.590.48.01", "nvml_path": None},
+            cuda__init={"code": 803, "count": 0},
+            torch__cuda=None,
+        ),
+        "cuda.init",
+        "fail",
+        "libcuda_compat",
+    ),
+    Scenario(
+        "803, a folder that is called alike",
+        code(803, env(LD_LIBRARY_PATH="/opt/compat32/lib:/usr/local/cuda/compat")),
+        "cuda.init",
+        "fail",
+        "driver_library_mismatch",
     ),
     Scenario("803", code(803), "cuda.init", "fail", "driver_library_mismatch"),
     Scenario("804", code(804), "cuda.init", "fail", "compat_not_supported"),

@@ -55,6 +55,30 @@ def test_a_gpu_host_in_a_container(tmp_path: Path):
     assert "secret" not in host.describe()
 
 
+def test_what_tells_causes_apart(tmp_path: Path):
+    """/proc/devices, /dev/nvidia-caps and the seccomp mode; what is not there is None."""
+    devices = "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n{}\nBlock devices:\n  7 loop\n"
+    for line, registered in (("507 nvidia-uvm", True), ("", False)):
+        files = {
+            "proc/devices": devices.format(line),
+            "proc/self/status": "Name:\tpython\nSeccomp:\t2\nSeccomp_filters:\t1\n",
+            "dev/nvidia-caps/nvidia-cap1": "",
+            "dev/nvidia-caps/nvidia-cap2": "",
+        }
+        host = read_host(machine(tmp_path, files), {})
+        assert (host.uvm_registered, host.mig_nodes, host.seccomp) == (registered, 2, 2)
+    assert "nvidia-uvm in /proc/devices: no" in host.describe()
+    for text in ("", "lorem ipsum", "Character devices:\n  1 mem\n", "195\nnvidia\n"):
+        (tmp_path / "proc/devices").write_text(text)
+        assert read_host(tmp_path, {}).uvm_registered is None, text
+    for text in ("", "Seccomp:\n", "Seccomp:\t2 x\n", "NoSeccomp:\t0\n"):
+        (tmp_path / "proc/self/status").write_text(text)
+        assert read_host(tmp_path, {}).seccomp is None, text
+    empty = read_host(machine(tmp_path / "empty", {}, ()), {})
+    assert (empty.uvm_registered, empty.mig_nodes, empty.seccomp) == (None, None, None)
+    assert read_host(machine(tmp_path / "no caps", {}), {}).mig_nodes == 0
+
+
 def test_what_cannot_be_read_is_not_taken_for_absent(tmp_path: Path):
     """No /sys: None, and said so."""
     host = read_host(machine(tmp_path, {}, ()), {})

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.selftest.scenarios import HMM, asked, logged, xid
+from tests.unit.selftest.scenarios import HMM, asked, child, code, logged, xid
 from torchtap.selftest import kernel_log
 from torchtap.selftest.checks import CHECKS
-from torchtap.selftest.examples import good
+from torchtap.selftest.examples import HOST, good
 from torchtap.selftest.facts import Facts
 from torchtap.selftest.kernel_log import (
     KernelLog,
@@ -35,6 +35,36 @@ OFF_BUS = "NVRM: Xid (PCI:0000:C1:00): 79, pid=1, GPU has fallen off the bus."
 
 def refused() -> bytes:
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def test_what_stops_cuda_is_named_once_and_never_lost():
+    """By cuda.init where it is judged; by kernel.log where libcuda is the first cause, or CUDA starts."""
+    logs = xid(79).kernel
+    stub = {"path": "/usr/local/cuda/lib64/stubs/libcuda.so"}
+    for facts, expected in (
+        (code(999), {"cuda.init": "gpu_fell_off_bus", "kernel.log": "needs"}),
+        (
+            child(cuda__library=stub, cuda__init={"code": 999, "count": 0}, torch__cuda=None),
+            {"lib.libcuda": "libcuda_stub", "kernel.log": "gpu_fell_off_bus"},
+        ),
+        (good(), {"cuda.init": None, "kernel.log": "gpu_fell_off_bus"}),
+        (code(34), {"cuda.init": "libcuda_stub", "kernel.log": "gpu_fell_off_bus"}),
+    ):
+        found = {each.id: each.cause_id for each in judge_all(CHECKS, replace(facts, kernel=logs))}
+        assert {name: found[name] for name in expected} == expected
+
+
+def test_an_error_of_another_containers_gpu_does_not_stop_cuda_here():
+    """The log is the host's. On a bare host a broken GPU stops CUDA for all of them."""
+    elsewhere = logged("NVRM: Xid (PCI:0000:c1:00): 79, pid=1, GPU has fallen off the bus.").kernel
+    old = xid(79, ago=86_000).kernel
+    for host, log, cause in (
+        (HOST, elsewhere, "cuda_unknown_error"),
+        (replace(HOST, container=None), elsewhere, "gpu_fell_off_bus"),
+        (HOST, old, "cuda_unknown_error"),
+    ):
+        results = judge_all(CHECKS, replace(code(999, host), kernel=log))
+        assert next(each for each in results if each.id == "cuda.init").cause_id == cause
 
 
 def said(facts: Facts) -> Result:

@@ -286,7 +286,7 @@ def test_level_full_runs_on_a_simulated_host(simulate):
         ("t4-old-driver-550", "return 0;", ("driver.version", "fail", "driver_too_old")),
         ("one-of-two-lost", "return 999;", ("gpu.state", "fail", "gpu_lost")),
         ("h100-mig-no-instances", "return 100;", ("gpu.state", "fail", "mig_no_instance")),
-        ("h200-good", "return 802;", ("cuda.init", "fail", "fabric_manager_missing")),
+        ("h200-good", "return 802;", ("cuda.init", "fail", "not_ready_without_fabric")),
         ("h200-good", "abort();", ("cuda.init", "fail", "child_crashed")),
         ("h200-good", "_exit(0);", ("cuda.init", "fail", "child_silent")),
     ],

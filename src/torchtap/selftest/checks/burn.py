@@ -23,6 +23,7 @@ from torchtap.selftest.check import (
     warned,
 )
 from torchtap.selftest.checks.which import numbering_if_known
+from torchtap.selftest.codes import BUSY_CAUSES
 from torchtap.selftest.facts import Facts, NotDoneError, Step, StepState
 from torchtap.selftest.limits import (
     BURN_ENDS,
@@ -446,7 +447,7 @@ CHECKS = (
             "kernel_failed",
             "kernel_missing",
             "gpu_memory_full",
-            "gpu_busy",
+            *BUSY_CAUSES,
         ),
         needs=("cpu.matmul", *_GPU_NEEDS),
         scope=Scope.ANY,

@@ -5,10 +5,20 @@ from __future__ import annotations
 import re
 
 from torchtap.selftest.check import Check, Judged, Scope, UnreadableError, failed, passed, warned
-from torchtap.selftest.checks.driver import driver_of
-from torchtap.selftest.codes import CODES, UNKNOWN_CODE
+from torchtap.selftest.checks.driver import driver_of, linux_libcuda_in_wsl
+from torchtap.selftest.codes import (
+    BUSY_CAUSES,
+    CODES,
+    LOGGED,
+    UNKNOWN_CODE,
+    cause_of,
+    event_behind,
+    is_compat,
+)
 from torchtap.selftest.compat import covered_by
-from torchtap.selftest.facts import Facts
+from torchtap.selftest.facts import Facts, NotDoneError
+from torchtap.selftest.log_events import index_at
+from torchtap.selftest.status import Status
 from torchtap.selftest.words import count, name_gpus
 from torchtap.variants import Capability, fitting_variant
 
@@ -22,8 +32,10 @@ def judge_library(facts: Facts) -> Judged:
     nvml = step.maybe_text("nvml_path")
     if "/stubs/" in path:
         return failed("libcuda_stub", path, path=path)
-    if "/compat/" in path or "/cuda-compat" in path:
+    if is_compat(path):
         return warned("libcuda_compat", path, path=path)
+    if linux_libcuda_in_wsl(facts) and not facts.cuda_started and not facts.simulated:
+        return failed("wsl_linux_driver", path, path=path)
     versions = {
         "libcuda": _file_version(path),
         "libnvidia-ml": _file_version(nvml or ""),
@@ -75,17 +87,32 @@ def judge_init(facts: Facts) -> Judged:
     if code:
         known = CODES.get(code)
         name = known.name if known is not None else str(step.value.get("name") or "unknown to libcuda")
-        cause = known.cause(facts) if known is not None else UNKNOWN_CODE
+        cause = cause_of(facts) or UNKNOWN_CODE
+        seen = f"cuInit gives {code}, {name}"
         values |= {
             "name": name,
             "path": facts.need_child.step("cuda.library").value.get("path"),
             "versions": "",
         }
-        return failed(cause, f"cuInit gives {code}, {name}", **values)
+        event = event_behind(facts) if cause in LOGGED else None
+        if event is not None:
+            seen = f"{seen}; {event}"
+            bus = str(event.finding.values.get("bus") or "")
+            index = index_at(facts.smi.rows if facts.smi is not None else (), bus) if bus else None
+            values |= {**event.finding.values, "gpus": name_gpus([index], bus or None), "index": index or 0}
+        return failed(cause, seen, **values)
     devices = step.whole("count")
     if devices <= 0 and not facts.simulated:
         return failed("no_cuda_device", "cuInit works, but there are 0 devices", **values)
     return passed(f"{count(devices, 'device')}, driver for CUDA {speaks}", **values, count=devices)
+
+
+def named_by_init(facts: Facts) -> str | None:
+    """The cause that `cuda.init` gives; None where it gives none, or is not judged because of libcuda."""
+    try:
+        return None if judge_library(facts).status is Status.FAIL else cause_of(facts)
+    except (NotDoneError, UnreadableError):
+        return None
 
 
 def judge_torch_cuda(facts: Facts) -> Judged:
@@ -153,6 +180,7 @@ CHECKS = (
             "libcuda_broken",
             "libcuda_stub",
             "libcuda_compat",
+            "wsl_linux_driver",
             "driver_library_mismatch",
         ),
         source="nerdctl#1023; CUDA error 34, 803, 804 (cuda.h)",
@@ -170,7 +198,21 @@ CHECKS = (
     Check(
         id="cuda.init",
         title="Does CUDA start?",
-        reads=("child:cuda.init", "env:CUDA_VISIBLE_DEVICES", "/dev/nvidia-uvm", "/dev/kmsg"),
+        reads=(
+            "child:cuda.init",
+            "env:CUDA_VISIBLE_DEVICES",
+            "/dev/nvidia-uvm",
+            "/dev/nvidia-caps",
+            "/proc/devices",
+            "/proc/self/status",
+            "/dev/kmsg",
+            "smi:compute_mode",
+            "smi:mig.mode.current",
+            "smi:fabric.state",
+            "smi:fabric.status",
+            "smi:pci.bus_id",
+            "ask:licence",
+        ),
         needs=("device.nodes", "driver.smi", "gpu.state", "lib.libcuda"),
         judge=judge_init,
         causes=(
@@ -190,7 +232,7 @@ CHECKS = (
         causes=(
             "torch_cuda_failed",
             "gpus_missing_in_cuda",
-            "gpu_busy",
+            *BUSY_CAUSES,
             "gpu_memory_full",
         ),
         on_error="torch_cuda_failed",

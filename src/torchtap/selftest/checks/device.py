@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchtap.selftest.check import Check, Judged, UnreadableError, failed, passed
+from torchtap.selftest.check import Check, Judged, UnreadableError, failed, passed, skipped
 from torchtap.selftest.facts import Facts, StepState
-from torchtap.selftest.host import Host
 
 HIDING = ("", "void", "none")  # values of NVIDIA_VISIBLE_DEVICES with which the toolkit adds no GPU
 # What open() says: which of our words for it. EIO is left to nvidia-smi: the driver is there and the GPU is not.
@@ -16,6 +15,23 @@ ERRNO_CAUSES = {
     "ENXIO": "node_stale",
     "ENODEV": "node_stale",
 }
+# What nvidia-smi can only say where a driver answers it, or does not answer any more.
+SPEAKS_OF_DRIVER = frozenset(
+    {
+        "driver_library_mismatch",
+        "smi_hung",
+        "devices_revoked",
+        "no_permission",
+        "no_devices",
+        "wsl_blocked",
+        "gpu_lost",
+        "gpu_fell_off_bus",
+        "gpu_requires_reset",
+        "power_cable",
+        "interrupt_issue",
+        "nvml_error",
+    }
+)
 
 
 def judge_nodes(facts: Facts) -> Judged:
@@ -28,7 +44,7 @@ def judge_nodes(facts: Facts) -> Judged:
     names = [node.path.removeprefix("/dev/") for node in host.nodes]
     gpus = [name for name in names if name == "dxg" or name.removeprefix("nvidia").isdecimal()]
     if not gpus:
-        return passed("made when first used") if _answers(facts) else _judge_absence(host)
+        return passed("made when first used") if _answers(facts) else _judge_absence(facts)
     opened = _opened(facts)
     values = {"nodes": names, "opened": opened, "uid": host.uid}
     for path, errno in opened.items():
@@ -49,6 +65,12 @@ def _answers(facts: Facts) -> bool:
     return facts.cuda_started or (facts.smi is not None and bool(facts.smi.rows))
 
 
+def _speaks_of_driver(facts: Facts) -> bool:
+    judgement = facts.smi.judgement if facts.smi is not None else None
+    causes = {each.cause for each in judgement.findings} if judgement is not None else set()
+    return bool(causes & SPEAKS_OF_DRIVER)
+
+
 def _opened(facts: Facts) -> Mapping[str, str]:
     """Path -> "ok" or the error's name; empty where the test process did not come to it."""
     if facts.child is None or facts.child.step("nodes").state is not StepState.DONE:
@@ -59,8 +81,9 @@ def _opened(facts: Facts) -> Mapping[str, str]:
     return nodes
 
 
-def _judge_absence(host: Host) -> Judged:
+def _judge_absence(facts: Facts) -> Judged:
     """No GPU node: who is missing, the GPU, the driver, or the container's share of both?"""
+    host = facts.host
     pci = host.pci or ()
     seen = "; ".join(
         (
@@ -75,7 +98,7 @@ def _judge_absence(host: Host) -> Judged:
     )
     values: dict[str, object] = {"module_loaded": host.module_loaded, "container": host.container}
     if host.wsl and not host.container:
-        return failed("wsl_blocked", "WSL without /dev/dxg", **values)
+        return failed("wsl_no_gpu", "WSL without /dev/dxg", **values)
     if host.module_loaded:
         visible = host.env.get("NVIDIA_VISIBLE_DEVICES")
         if not host.container:
@@ -83,6 +106,9 @@ def _judge_absence(host: Host) -> Judged:
         if visible is not None and visible in HIDING:
             return failed("gpu_hidden_from_container", seen, **values, visible=visible or "''")
         return failed("container_without_gpu", seen, **values)
+    # The picture knows of no driver, and nvidia-smi spoke with one: it knows better, and driver.smi says what it said.
+    if _speaks_of_driver(facts):
+        return skipped("not_applicable", f"{seen}; nvidia-smi tells more")
     for gpu in pci:
         bound = {"nouveau": "nouveau_bound", "vfio-pci": "vfio_bound"}.get(gpu.driver)
         if bound:
@@ -90,7 +116,8 @@ def _judge_absence(host: Host) -> Judged:
     if pci:
         note = f", although the PCI bus has a GPU ({pci[0].address})"
         return failed("driver_not_loaded", seen, **values, address=pci[0].address, pci_note=note)
-    if host.module_loaded is None or host.pci is None:
+    # WSL's kernel shows neither a module nor a PCI device, with and without a GPU.
+    if host.module_loaded is None or host.pci is None or host.wsl:
         return failed("nothing_visible", seen, **values)
     return failed("no_gpu_in_container" if host.container else "no_gpu_in_host", seen, **values)
 
@@ -114,7 +141,7 @@ CHECKS = (
             "container_without_gpu",
             "gpu_hidden_from_container",
             "nothing_visible",
-            "wsl_blocked",
+            "wsl_no_gpu",
             "driver_not_loaded",
             "nouveau_bound",
             "vfio_bound",

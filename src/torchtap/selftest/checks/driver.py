@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from torchtap.selftest.check import Check, Judged, UnreadableError, failed, passed, skipped, unknown, warned
@@ -71,7 +72,18 @@ def _from_finding(facts: Facts, finding: Finding) -> Judged:
     }
     seen = finding.line.strip() or _how_it_ended(facts)
     how = {Verdict.FAIL: failed, Verdict.WARN: warned}.get(finding.verdict, unknown)
+    linux = linux_libcuda_in_wsl(facts) if finding.cause == "wsl_blocked" else None
+    if linux is not None:
+        return how("wsl_linux_driver", f"{seen}; libcuda is {linux}", **values, path=linux)
     return how(finding.cause, seen, **values)
+
+
+def linux_libcuda_in_wsl(facts: Facts) -> str | None:
+    """The loaded libcuda, where this is WSL and it is not Windows': that one lies in /usr/lib/wsl, unversioned."""
+    path = facts.child.step("cuda.library").value.get("path") if facts.child is not None else None
+    if not facts.host.wsl or not isinstance(path, str) or path.startswith("/usr/lib/wsl/"):
+        return None
+    return path if re.search(r"\.so\.\d{3}\.", path) else None
 
 
 def _how_it_ended(facts: Facts) -> str:
@@ -200,6 +212,7 @@ CHECKS = (
             "no_permission",
             "no_devices",
             "wsl_blocked",
+            "wsl_linux_driver",
             "foreign_nvml",
             "gpu_lost",
             "gpu_fell_off_bus",

@@ -17,6 +17,7 @@ from torchtap.selftest.check import (
     warned,
 )
 from torchtap.selftest.checks.numbers import compared
+from torchtap.selftest.codes import BUSY_CAUSES
 from torchtap.selftest.facts import Facts
 from torchtap.selftest.smi import CellState, Finding, Row, Verdict
 from torchtap.selftest.smi.fields import FIELDS, NotThisFormError
@@ -265,7 +266,7 @@ COMPUTE_CHECKS = (
         reads=("child:gpu.matmul",),
         needs=("torch.arch",),
         judge=compared("gpu.matmul", "wrong_numbers"),
-        causes=("wrong_numbers", "kernel_missing", "kernel_failed", "gpu_memory_full", "gpu_busy"),
+        causes=("wrong_numbers", "kernel_missing", "kernel_failed", "gpu_memory_full", *BUSY_CAUSES),
         on_error="kernel_failed",
         scope=Scope.REAL_GPU,
         source="whole numbers, exact in fp32, TF32 and bf16 (limits.py)",

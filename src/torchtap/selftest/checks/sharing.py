@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from torchtap.selftest.check import Check, Judged, UnreadableError, failed, passed, skipped, warned
+from torchtap.selftest.choosing import missing_names
 from torchtap.selftest.facts import Facts
 from torchtap.selftest.limits import MEMORY_IN_USE_MIB
 from torchtap.selftest.process import Answer
@@ -112,9 +113,8 @@ def judge_visible(facts: Facts) -> Judged:
     mig = any(row.text("mig.mode.current") == "Enabled" for row in rows)
     if not rows or mig:
         return skipped("not_applicable", "MIG picks the instance" if mig else "nobody lists the GPUs")
-    names = [name.strip() for name in visible.split(",")]
     values = {"visible": visible, "count": len(rows)}
-    if missing := [name for name in names if not _is_here(name, rows)]:
+    if missing := missing_names(facts):
         return failed(
             "visible_not_here",
             f"CUDA_VISIBLE_DEVICES={visible}; nvidia-smi lists {count(len(rows), 'GPU')}",
@@ -122,12 +122,6 @@ def judge_visible(facts: Facts) -> Judged:
             missing=missing[0],
         )
     return passed(f"CUDA_VISIBLE_DEVICES={visible}", **values)
-
-
-def _is_here(name: str, rows: Sequence[Row]) -> bool:
-    if name.isdecimal():
-        return int(name) < len(rows)
-    return name.startswith("GPU-") and any((row.text("uuid") or "").startswith(name) for row in rows)
 
 
 FREE = Check(
