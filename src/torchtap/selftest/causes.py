@@ -317,6 +317,12 @@ CAUSES: dict[str, Cause] = {
         do="Ask on the host, as root; or give this container the whole GPU and not one MIG instance of it",
         paste="sudo nvidia-smi -q -i {index}",
     ),
+    "not_told": Cause(
+        says="{gpus}: nvidia-smi does not report {field}, though {why}: nobody knows whether it is well",
+        remedy=Remedy.RESET_GPU,
+        do="Ask for this GPU alone. If it stays silent, reset the GPU, or reboot the host",
+        paste="nvidia-smi -q -i {index}",
+    ),
     "field_unreadable": Cause(
         says="{gpus}: an error instead of one reading ({field}); the rest can be read",
         remedy=Remedy.CHECK_HARDWARE,
@@ -425,6 +431,12 @@ CAUSES: dict[str, Cause] = {
         says="{gpus}: {width} of {max_width} PCIe lanes in use, so copies are slower",
         remedy=Remedy.CHECK_HARDWARE,
         do="Reseat the card; check riser, slot and BIOS. Some slots are wired that way by design",
+        paste="nvidia-smi -q -d PCIE -i {index}",
+    ),
+    "pcie_slot": Cause(
+        says="{gpus}: card and slot have no more than {max_width} PCIe lanes between them, so copies are slow",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Put the card into another slot, without a riser. In a VM the width may be that of the virtual slot",
         paste="nvidia-smi -q -d PCIE -i {index}",
     ),
     "vgpu_unlicensed": Cause(

@@ -82,6 +82,11 @@ HW_THERMAL = 0x40
 POWER_BRAKE = 0x80
 POWER_CAP = 0x4  # normal under load
 
+# -- PCIe ----------------------------------------------------------------------------------------------------
+# Lanes that card and slot have between them: no discrete GPU of today's CUDA has fewer than four (MX and laptop
+# boards; unverified), so it is a riser, a slot for other cards, or a VM's virtual slot.
+PCIE_LANES_WARN = 2
+
 # -- Temperature ---------------------------------------------------------------------------------------------
 # temperature.gpu.tlimit: degrees left before the GPU slows down (drivers from 535, boards that report it).
 TLIMIT_FAIL_C = 0

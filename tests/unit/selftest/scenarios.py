@@ -165,6 +165,15 @@ def denied(*checks: str) -> dict[str, str]:
     return {name.removeprefix("smi:"): "[Insufficient Permissions]" for name in fields}
 
 
+def silent() -> dict[str, str]:
+    """A GPU that says who it is, and [N/A] to everything else."""
+    return {
+        name: "[N/A]"
+        for name in H200
+        if name not in ("index", "name", "uuid", "pci.bus_id", "driver_version")
+    }
+
+
 def said(text: str, rc: int = 255, **options: object) -> Facts:
     """nvidia-smi prints this and nothing else; CUDA does not start either."""
     answer = Answer(command=("nvidia-smi",), text=text, rc=rc, seconds=0.1)
@@ -287,6 +296,7 @@ def ended(step: str, state: StepState, answer: Answer) -> Facts:
     return replace(facts, child=replace(facts.child, steps={**before, step: bad}, finished=False))
 
 
+NO_FABRIC = {"fabric.state": "[N/A]", "fabric.status": "Failure"}
 NO_UVM = replace(HOST, nodes=tuple(node for node in HOST.nodes if "uvm" not in node.path))
 OFF_BUS = "Unable to determine the device handle for GPU0000:5E:00.0: Unknown Error"
 ARCH = {"gpus": [{"index": 0, "name": "Tesla V100-SXM2-16GB", "capability": "7.0", "memory_mib": 16160}]}
@@ -539,6 +549,43 @@ SCENARIOS = [
     ),
     Scenario("action", rows({"gpu_recovery_action": "Reset"}), "gpu.state", "fail", "recovery_needed"),
     Scenario("error cell", rows({"temperature.gpu": "ERR!"}), "gpu.state", "fail", "gpu_unreadable"),
+    Scenario("a silent GPU beside an equal one", rows({}, silent()), "gpu.state", "unknown", "not_told"),
+    Scenario(
+        "no clock reasons of one of two",
+        rows({"clocks_throttle_reasons.active": "[N/A]"}, {}),
+        "gpu.clocks",
+        "unknown",
+        "not_told",
+    ),
+    Scenario(
+        "ECC on, errors not told",
+        rows({"ecc.errors.uncorrected.volatile.total": "[N/A]"}),
+        "gpu.ecc",
+        "unknown",
+        "not_told",
+    ),
+    Scenario("fabric status alone", rows(NO_FABRIC), "gpu.state", "fail", "fabric_not_ready"),
+    Scenario(
+        "a riser",
+        rows({"pcie.link.width.current": "1", "pcie.link.width.max": "1"}),
+        "gpu.pcie",
+        "warn",
+        "pcie_slot",
+    ),
+    Scenario(
+        "more lanes than there are",
+        rows({"pcie.link.width.max": "8"}),
+        "driver.smi",
+        "unknown",
+        "smi_unreadable",
+    ),
+    Scenario(
+        "one UUID twice",
+        rows({}, {"uuid": f"{H200['uuid'][:-1]}0"}),
+        "driver.smi",
+        "unknown",
+        "smi_unreadable",
+    ),
     Scenario(
         "broken sensor",
         rows({"temperature.gpu.tlimit": "[Unknown Error]"}),

@@ -33,6 +33,7 @@ from torchtap.selftest.child.steps import STEPS
 from torchtap.selftest.codes import CODES
 from torchtap.selftest.examples import H200, T4, good, smi_answers
 from torchtap.selftest.facts import Facts, SmiFacts
+from torchtap.selftest.process import Answer
 from torchtap.selftest.query import ALSO
 from torchtap.selftest.result import Result
 from torchtap.selftest.runner import judge_all
@@ -379,6 +380,31 @@ def test_a_vgpu_with_its_licence_passes(status: str):
         assert results(vgpu(said))["gpu.licence"].status is Status.UNKNOWN
     silent = replace(good(), smi=smi_answers([{**H200, "name": "GRID T4-16Q"}], licence="lorem\n"))
     assert results(silent)["gpu.licence"].status is Status.UNKNOWN
+
+
+def test_every_virtual_gpu_must_tell_its_licence():
+    """One of two that says nothing of it is not licensed by the other."""
+    gpus = [{**gpu, "name": "NVIDIA H200-141C"} for gpu in (H200, SECOND)]
+    one = "GPU 00000000:02:00.0\n    vGPU Software Licensed Product\n        License Status : Licensed (Expiry: N/A)\n"
+    silent = results(replace(good(), smi=smi_answers(gpus, licence=one)))["gpu.licence"]
+    assert (silent.status, silent.seen) == (Status.UNKNOWN, "nvidia-smi -q says no License Status of GPU 1")
+    both = results(replace(good(), smi=smi_answers(gpus, licence=one + one.replace(":02:", ":03:"))))
+    assert both["gpu.licence"].seen == "2 virtual GPUs with a licence"
+
+
+def test_a_question_for_processes_that_failed_is_no_answer():
+    """An empty text with an exit code; a driver that refuses the question says nothing about the GPU."""
+    gpu = {**H200, "memory.used": "9"}
+    smi = smi_answers([gpu])
+    for text, rc, status in (
+        ("", 255, Status.UNKNOWN),
+        ("", None, Status.UNKNOWN),
+        ('Field "gpu_uuid" is not a valid field to query.\n', 2, Status.PASS),
+        ("", 0, Status.PASS),
+    ):
+        answer = Answer(command=("nvidia-smi",), text=text, rc=rc)
+        facts = replace(good(), smi=replace(smi, also={**smi.also, "processes": answer}))
+        assert results(facts)["gpu.free"].status is status, (text, rc)
 
 
 def test_links_are_compared_within_a_kind():

@@ -17,10 +17,12 @@ from torchtap.selftest.check import (
     warned,
 )
 from torchtap.selftest.checks.numbers import compared
+from torchtap.selftest.checks.untold import not_told, untold
 from torchtap.selftest.codes import BUSY_CAUSES
 from torchtap.selftest.facts import Facts
 from torchtap.selftest.smi import CellState, Finding, Row, Verdict
 from torchtap.selftest.smi.fields import FIELDS, NotThisFormError
+from torchtap.selftest.smi.rules import LANES, is_integrated
 from torchtap.selftest.words import count, name_gpus
 
 # What is worth knowing and never a verdict: `smi.judge` notes it, here it is said.
@@ -35,7 +37,8 @@ CELL_CAUSES = {"no_permission": "cells_denied"}
 def reported(fields: Sequence[str], causes: Sequence[str]) -> Callable[[Facts], Judged]:
     """A judge for what nvidia-smi reports of each GPU: `smi.judge` found the causes, here they are summed up.
 
-    Skips where no GPU reports any of the fields; passes where the values that are there can all be read.
+    Skips where no GPU reports any of the fields. Passes where the values that are there can all be read, and no GPU
+    is silent about what an equal one tells.
     """
 
     def judge(facts: Facts) -> Judged:
@@ -55,16 +58,28 @@ def reported(fields: Sequence[str], causes: Sequence[str]) -> Callable[[Facts], 
             return _from_findings(mine, smi.rows, facts)
         values = _readable(smi.rows, fields)
         if denied := {row.gpu: names for row in smi.rows if (names := _denied(row, fields))}:
-            return _not_told(facts, denied)
+            return _not_permitted(facts, denied)
+        if silent := untold(smi.rows, fields):
+            return not_told(silent)
         notes = [
             text for note, (field, text) in NOTES.items() if field in fields and note in smi.judgement.notes
         ]
-        if not values.keys() - {field for field, _ in NOTES.values()}:
+        telling = [name for name in fields if name in values.keys() - {field for field, _ in NOTES.values()}]
+        told = [row.gpu for row in smi.rows if _tells(row, telling)]
+        if not told:
             return skipped("not_reported", "; ".join(["not reported by this GPU", *notes]))
-        seen = f"{count(len(smi.rows), 'GPU')}, nothing to report"
-        return passed("; ".join([seen, *notes]), fields=values, notes=notes)
+        seen = f"{count(len(told), 'GPU')}, nothing to report"
+        others = [row.gpu for row in smi.rows if row.gpu not in told]
+        rest = [f"not reported by {name_gpus(others)}"] if others else []
+        return passed("; ".join([seen, *rest, *notes]), fields=values, notes=notes)
 
     return judge
+
+
+def _tells(row: Row, fields: Sequence[str]) -> bool:
+    """Whether a row says anything of these fields; of the PCIe link, both widths or nothing."""
+    told = {name for name in fields if row.value(name) is not None}
+    return bool(told) and (told.isdisjoint(LANES) or (told.issuperset(LANES) and not is_integrated(row)))
 
 
 def _denied(row: Row, fields: Sequence[str]) -> list[str]:
@@ -77,7 +92,7 @@ def _denied(row: Row, fields: Sequence[str]) -> list[str]:
     return deciding or ([] if told else names)
 
 
-def _not_told(facts: Facts, denied: Mapping[int | None, Sequence[str]]) -> Judged:
+def _not_permitted(facts: Facts, denied: Mapping[int | None, Sequence[str]]) -> Judged:
     """A container with one MIG instance may not read some fields of its GPU: skipped, whatever the others say.
 
     Who may read nothing of a GPU's state, or of one GPU less than of the others, knows nothing about it.
@@ -205,6 +220,7 @@ STATE_CHECKS = (
             "compute_exclusive",
             "inforom_corrupt",
             "field_unreadable",
+            "not_told",
         ),
         needs=("driver.smi",),
         source="nvidia-smi's error cells; nvml.h (recovery action, fabric); nvidia-smi's MIG mode",
@@ -234,6 +250,7 @@ STATE_CHECKS = (
             "pages_retired",
             "ecc_uncorrected_earlier",
             "cells_denied",
+            "not_told",
         ),
         needs=("gpu.state",),
         source="limits.py: NVIDIA DCGM's limits (63 retired pages, 512 remapped rows); any new uncorrected error",
@@ -243,7 +260,7 @@ STATE_CHECKS = (
         "gpu.clocks",
         "Is a GPU slowed down by heat or power?",
         ("clocks_throttle_reasons.active", "temperature.gpu", "temperature.gpu.tlimit"),
-        ("too_hot", "thermal_slowdown", "power_brake", "hw_slowdown", "cells_denied"),
+        ("too_hot", "thermal_slowdown", "power_brake", "hw_slowdown", "cells_denied", "not_told"),
         needs=("gpu.state",),
         source="limits.py: the four clock reasons of DCGM's diagnostic; 5 C below the limit, or 85 C",
         see="nvidia-smi -q -d PERFORMANCE,TEMPERATURE",
@@ -252,7 +269,7 @@ STATE_CHECKS = (
         "gpu.pcie",
         "Does every GPU use all its PCIe lanes?",
         ("pcie.link.width.current", "pcie.link.width.max"),
-        ("pcie_narrow", "cells_denied"),
+        ("pcie_narrow", "pcie_slot", "cells_denied", "not_told"),
         needs=("gpu.state",),
         source="DCGM: narrower is a warning, a quarter or less a failure; the generation is lowered at idle on purpose",
         see="nvidia-smi --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from torchtap.selftest.check import Check, Judged, UnreadableError, failed, passed, skipped, warned
+from torchtap.selftest.checks.untold import not_told, untold
 from torchtap.selftest.choosing import missing_names
 from torchtap.selftest.facts import Facts
 from torchtap.selftest.limits import MEMORY_IN_USE_MIB
@@ -37,10 +38,15 @@ def judge_free(facts: Facts) -> Judged:
     if busy := [gpu for gpu in used if gpu in full or apps.get(gpu)]:
         seen = "; ".join(f"GPU {gpu}: {_use(used[gpu], apps.get(gpu, []))}" for gpu in busy)
         return warned("gpu_in_use", seen, **values, gpus=name_gpus(busy), index=busy[0] or 0)
-    if all(mib is None for mib in used.values()) and answer is None:
-        return skipped("not_reported", "not reported by this GPU")
+    if silent := untold(smi.rows, ("memory.used",)):
+        return not_told(silent)
+    dark = [gpu for gpu, mib in used.items() if mib is None]
+    if dark and answer is None:
+        return skipped("not_reported", f"not reported by {name_gpus(dark)}")
     known = [mib for mib in used.values() if mib is not None]
-    return passed(f"{max(known):,.0f} MiB in use at most" if known else "no process on it", **values)
+    parts = [f"{max(known):,.0f} MiB in use at most"] if known else []
+    parts += [f"no process on {name_gpus(dark) if known else 'it'}"] if dark else []
+    return passed("; ".join(parts), **values)
 
 
 def _use(mib: float | None, pids: Sequence[str]) -> str:
@@ -49,15 +55,20 @@ def _use(mib: float | None, pids: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
+_REFUSED = re.compile(
+    r"^\s*(?:Field |No running processes|ERROR: Option|\[?(?:N/A|Not Supported))", re.MULTILINE
+)
+
+
 def _apps(answer: Answer, rows: Sequence[Row]) -> dict[int | None, list[str]]:
-    """Process ids by GPU. Raises `UnreadableError` for lines of another form."""
+    """Process ids by GPU. Raises `UnreadableError` for lines of another form, and for an answer that is none."""
+    if answer.rc != 0 and not _REFUSED.search(answer.text):
+        raise UnreadableError(f"the question for processes was not answered (exit code {answer.rc})")
     index = {row.text("uuid"): row.gpu for row in rows}
     found: dict[int | None, list[str]] = {}
     for line in answer.text.splitlines():
         # An old driver may refuse the question, WSL has no processes to tell: both say nothing about the GPU.
-        if not line.strip() or re.match(
-            r"Field |No running processes|ERROR: Option|\[?(N/A|Not Supported)", line.strip()
-        ):
+        if not line.strip() or _REFUSED.match(line.strip()):
             continue
         parts = [part.strip() for part in line.split(",")]
         try:
@@ -81,9 +92,11 @@ def judge_licence(facts: Facts) -> Judged:
     answer = smi.also.get("licence")
     if answer is None:
         raise UnreadableError("nvidia-smi was not asked for the licence")
-    leaves = [(gpu, value) for gpu, (path, value) in read_query(answer.text) if path[-1] == "License Status"]
-    if not leaves:
-        raise UnreadableError("nvidia-smi -q says no License Status")
+    # The GPUs of `-q` stand in the order of the rows, each once.
+    said = {at: value for at, (path, value) in read_query(answer.text) if path[-1] == "License Status"}
+    if silent := [row.gpu for at, row in enumerate(smi.rows) if row in virtual and at not in said]:
+        raise UnreadableError(f"nvidia-smi -q says no License Status of {name_gpus(silent)}")
+    leaves = [(smi.rows[at].gpu, value) for at, value in said.items() if 0 <= at < len(smi.rows)]
     try:
         missing = [(gpu, value) for gpu, value in leaves if not _has_licence(value)]
     except NotThisFormError as error:
@@ -130,7 +143,7 @@ FREE = Check(
     reads=("smi:memory.used", "smi:mig.mode.current", "ask:processes"),
     needs=("gpu.state",),
     judge=judge_free,
-    causes=("gpu_in_use",),
+    causes=("gpu_in_use", "not_told"),
     source="limits.py: more than 1 GiB in use, or any compute process",
     see="nvidia-smi --query-compute-apps=pid,used_memory --format=csv",
 )

@@ -51,13 +51,19 @@ def _within(least: float, most: float = float("inf")) -> Callable[[str], int]:
 
 
 count = _within(0)
-size = _within(1)
+# MiB. Least: half of the smallest frame buffer of a virtual GPU (512 MB, profiles "0B"). Most: far above all.
+size = _within(256, 1 << 24)
+percent = _within(0, 100)
+generation = _within(0, 8)  # of PCIe
 celsius = _within(-100, 250)  # also the distance to the limit, which is negative above it
 
 
 def lanes(text: str) -> int:
-    """`"16"` of a query, `"16x"` of `-q`."""
-    return count(text.removesuffix("x"))
+    """A width that a PCIe link can have, `"16"` of a query or `"16x"` of `-q`; 0 where the link is down."""
+    value = whole(text.removesuffix("x"))
+    if value not in (0, 1, 2, 4, 8, 12, 16, 32):
+        raise NotThisFormError(text)
+    return value
 
 
 def amount(text: str) -> float:
@@ -98,40 +104,13 @@ version = _shaped(r"\d{3}(\.\d+){1,3}( \[.*\])?")  # 610 adds "[Deprecated; ...]
 capability = _shaped(r"\d{1,2}\.\d")
 uuid = _shaped(r"((GPU|MIG)-)?[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 bus_id = _shaped(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]")
-_name_shape = _shaped(r"[A-Za-z][\w .,()/+-]{1,95}")
-# nvml.h's error strings, which have the shape of a name; those that cells.py knows are no values in the first place.
-_NO_NAMES = frozenset(
-    {
-        "uninitialized",
-        "invalid argument",
-        "already initialized",
-        "not found",
-        "insufficient size",
-        "insufficient external power",
-        "driver not loaded",
-        "timeout",
-        "interrupt request issue",
-        "nvml shared library not found",
-        "corrupted inforom",
-        "driver/library version mismatch",
-        "gpu access blocked by the operating system",
-        "operation cannot be performed when device is in use by another client",
-        "insufficient memory",
-        "insufficient resources",
-        "vgpu ecc is not supported",
-        "error",
-        "unknown",
-        "none",
-    }
+# A positive list, because every error text has the shape of a name: what is no product's name is none. Drivers before
+# 465 leave "NVIDIA" out, and write a data-centre board as "A100-SXM4-40GB"; tables may cut a name after the brand.
+_BRANDS = "NVIDIA|Tesla|(?:EIZO )?Quadro|GeForce|GRID|TITAN|NVS|RTX|GTX|CMP|Tegra|Jetson|DGX"
+name = _shaped(
+    rf"(?:(?:{_BRANDS})(?= [A-Z0-9(]|$)|(?!GPU)[A-Z]{{1,3}}\d|Graphics Device$|(?:Orin|Thor|Xavier)(?= |$))"
+    r"[\w .,()/+-]{0,90}"
 )
-
-
-def name(text: str) -> str:
-    """A product's name; an error in its place is none."""
-    folded = text.casefold()
-    if folded in _NO_NAMES or folded.startswith(("unknown error", "gpu is lost", "gpu requires reset")):
-        raise NotThisFormError(text)
-    return _name_shape(text)
 
 
 def licensed(text: str) -> bool:
@@ -150,7 +129,7 @@ active = _shaped(r"Active|Not Active")
 switch = _shaped(r"Enabled|Disabled|On|Off")
 word = _shaped(r"[A-Za-z][A-Za-z0-9 _/-]{0,60}")
 state_word = _shaped(r"[A-Za-z][A-Za-z ]{0,40}")
-pstate = _shaped(r"P\d{1,2}")
+pstate = _shaped(r"P(?:\d|1[0-5])")
 compute_mode = _shaped(r"Default|Prohibited|Exclusive_Process|Exclusive_Thread|E\. (?:Process|Thread)")
 
 
@@ -192,8 +171,8 @@ FIELDS: dict[str, Field] = {
     "temperature.gpu.tlimit": Field(read=celsius, unknown_to=_470),
     "temperature.memory": Field(read=celsius, unknown_to=_390),
     "fan.speed": Field(read=count),
-    "utilization.gpu": Field(read=count),
-    "utilization.memory": Field(read=count),
+    "utilization.gpu": Field(read=percent),
+    "utilization.memory": Field(read=percent),
     "power.draw": Field(read=amount),
     "power.limit": Field(read=amount),
     "clocks.sm": Field(read=count),
@@ -221,8 +200,8 @@ FIELDS: dict[str, Field] = {
     # The old name: valid on every driver, as an alias on newer ones; only 530.x refuses it.
     "clocks_throttle_reasons.active": Field(read=mask),
     "clocks_event_reasons.active": Field(read=mask, unknown_to=_470),
-    "pcie.link.gen.current": Field(read=count),
-    "pcie.link.gen.max": Field(read=count),
+    "pcie.link.gen.current": Field(read=generation),
+    "pcie.link.gen.max": Field(read=generation),
     "pcie.link.width.current": Field(read=lanes),
     "pcie.link.width.max": Field(read=lanes),
     "fabric.state": Field(read=state_word, unknown_to=_470, deciding=True),

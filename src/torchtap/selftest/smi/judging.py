@@ -24,7 +24,7 @@ from torchtap.selftest.smi.forms import (
     read_version,
     repeats,
 )
-from torchtap.selftest.smi.rules import Said, error_cells, rules_on
+from torchtap.selftest.smi.rules import Said, error_cells, rules_on, same_uuid
 from torchtap.selftest.smi.verdict import Verdict
 
 __all__ = ["Finding", "Judgement", "Verdict", "judge"]
@@ -141,7 +141,16 @@ def _csv(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
     read = read_csv(rest, fields_of(command), positions=names_every_gpu(command))
     seen = _rows(read.rows, (*said, *read.strays))
     seen.findings += _gaps([row.gpu for row in read.rows if "index" in row.cells], command)
+    seen.findings += _twins(read.rows, command)
     return seen
+
+
+def _twins(rows: Sequence[Row], command: str | Sequence[str]) -> list[Finding]:
+    """GPUs with the UUID of another one: one of the two was not read."""
+    shown = {} if repeats(command) else same_uuid(rows)
+    return [
+        Finding(gpu, said.cause, said.verdict, said.values, fields=said.fields) for gpu, said in shown.items()
+    ]
 
 
 def _gaps(shown: Sequence[int | None], command: str | Sequence[str], *, piece: bool = False) -> list[Finding]:
@@ -243,6 +252,7 @@ def _cuda(word: str) -> list[Finding]:
 def _list(text: str, command: str | Sequence[str], mig_enabled: frozenset[int]) -> _Seen:
     gpus, strays = read_list(text)
     seen = _Seen(strays=strays, proved=bool(gpus))
+    seen.findings += _twins([Row(gpu.index, {"uuid": read_cell(gpu.uuid)}) for gpu in gpus], command)
     seen.findings += _gaps([gpu.index for gpu in gpus], command)
     empty = [gpu.index for gpu in gpus if gpu.index in mig_enabled and not gpu.mig]
     if any(gpu.mig for gpu in gpus):
@@ -313,7 +323,7 @@ def _query(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
         if not by_gpu or _is_said_in_query(line, following)
     ]
     seen = _rows(rows, strays)
-    seen.findings += findings
+    seen.findings += [*findings, *_twins(rows, command)]
     return seen
 
 

@@ -6,12 +6,12 @@ that this product does not have, say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from torchtap.selftest import limits
 from torchtap.selftest.smi.cells import CellState
-from torchtap.selftest.smi.fields import CLOCK_PREFIXES, CLOCK_REASONS, FIELDS
+from torchtap.selftest.smi.fields import CLOCK_PREFIXES, CLOCK_REASONS, FIELDS, NotThisFormError
 from torchtap.selftest.smi.forms import Row
 from torchtap.selftest.smi.verdict import Verdict
 
@@ -28,7 +28,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule. `fields` are all it looks at; the first one must hold a value."""
+    """One rule. `fields` are all it looks at."""
 
     fields: tuple[str, ...]
     says: Callable[[Row], Said | None]
@@ -153,13 +153,36 @@ def _temperature(row: Row) -> Said | None:
     return Said(Verdict.WARN, "too_hot", {"temperature": f"{now:.0f} C"})
 
 
+LANES = ("pcie.link.width.current", "pcie.link.width.max")
+
+
+def is_integrated(row: Row) -> bool:
+    """Whether the GPU has no memory of its own, as GB10: the PCIe link that it reports (x1) is made up (nvtop#499)."""
+    memory = row.cells.get("memory.total")
+    return memory is not None and memory.state is CellState.NOT_REPORTED
+
+
 def _lanes(row: Row) -> Said | None:
     """Lanes in use against lanes possible. The link's generation is not judged: at idle it is lowered on purpose."""
-    now, most = row.number("pcie.link.width.current"), row.number("pcie.link.width.max")
-    if now is None or most is None or now >= most:
+    now, most = (row.number(name) for name in LANES)
+    if now is None or most is None or is_integrated(row):
         return None
-    verdict = Verdict.FAIL if now * 4 <= most else Verdict.WARN
-    return Said(verdict, "pcie_narrow", {"width": int(now), "max_width": int(most)})
+    if now > most:
+        raise NotThisFormError(f"{now:.0f} of {most:.0f} PCIe lanes")
+    values: dict[str, object] = {"width": int(now), "max_width": int(most)}
+    if now < most:
+        return Said(Verdict.FAIL if now * 4 <= most else Verdict.WARN, "pcie_narrow", values)
+    return Said(Verdict.WARN, "pcie_slot", values) if most <= limits.PCIE_LANES_WARN else None
+
+
+def _memory_fits(row: Row) -> Said | None:
+    """Never a finding; raises where more is in use than there is, because then neither number is one."""
+    total = row.number("memory.total")
+    for name in ("memory.used", "memory.free"):
+        part = row.number(name)
+        if total is not None and part is not None and part > total:
+            raise NotThisFormError(f"{name} is {part:.0f} of {total:.0f} MiB")
+    return None
 
 
 def _compute_mode(row: Row) -> Said | None:
@@ -170,14 +193,12 @@ def _compute_mode(row: Row) -> Said | None:
 
 
 def _fabric(row: Row) -> Said | None:
-    """Not reported: no part of an NVSwitch."""
-    state, status = (str(row.value(name) or "") for name in ("fabric.state", "fabric.status"))
-    if not state:
-        return None
-    done = state.casefold() == "completed"
-    if done and (not status or status.casefold() == "success"):
-        return None
-    return Said(Verdict.FAIL, "fabric_not_ready", {"state": status if done else state})
+    """State and status each count alone. Not reported: no part of an NVSwitch."""
+    for name, good in (("fabric.state", "completed"), ("fabric.status", "success")):
+        said = str(row.value(name) or "")
+        if said and said.casefold() != good:
+            return Said(Verdict.FAIL, "fabric_not_ready", {"state": said})
+    return None
 
 
 RULES: tuple[Rule, ...] = (
@@ -203,7 +224,8 @@ RULES: tuple[Rule, ...] = (
     _yes("repair.channel", "recovery_needed", action="Reset"),
     _yes("repair.tpc", "recovery_needed", action="Reset"),
     Rule(fields=("temperature.gpu", "temperature.gpu.tlimit"), says=_temperature),
-    Rule(fields=("pcie.link.width.current", "pcie.link.width.max"), says=_lanes),
+    Rule(fields=LANES, says=_lanes),
+    Rule(fields=("memory.total", "memory.used", "memory.free"), says=_memory_fits),
     Rule(fields=("compute_mode",), says=_compute_mode),
     Rule(fields=("fabric.state", "fabric.status"), says=_fabric),
     Rule(fields=("fabric.health.summary",), says=_fabric_health),
@@ -220,6 +242,18 @@ def rules_on(row: Row) -> list[Said]:
         if (said := rule.says(row)) is not None:
             found.setdefault(said.cause, replace(said, fields=rule.fields))
     return list(found.values())
+
+
+def same_uuid(rows: Sequence[Row]) -> dict[int | None, Said]:
+    """GPU -> what to say of it, where another one has its UUID: one of the two was not read. (Addresses get masked.)"""
+    found: dict[int | None, Said] = {}
+    first: dict[str, int | None] = {}
+    for row in rows:
+        uuid = row.text("uuid")
+        if uuid is not None and first.setdefault(uuid.casefold(), row.gpu) != row.gpu:
+            values: dict[str, object] = {"what": "the UUID of another GPU"}
+            found[row.gpu] = Said(Verdict.UNKNOWN, "smi_unreadable", values, ("uuid",))
+    return found
 
 
 def error_cells(row: Row) -> list[Said]:

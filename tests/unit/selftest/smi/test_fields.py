@@ -62,3 +62,103 @@ def test_a_value_must_have_its_fields_form(field: str, good: str, bad: str):
     FIELDS[field].read(good)
     with pytest.raises(NotThisFormError):
         FIELDS[field].read(bad)
+
+
+@pytest.mark.parametrize(
+    ("field", "good", "bad"),
+    [
+        ("memory.total", ["512", "143771"], ["0", "1", "255", "99999999"]),
+        ("pcie.link.width.max", ["1", "4", "16"], ["3", "7", "64", "160"]),
+        ("pcie.link.gen.current", ["1", "5"], ["9", "16"]),
+        ("utilization.gpu", ["0", "100"], ["101"]),
+        ("pstate", ["P0", "P15"], ["P16", "P99"]),
+    ],
+)
+def test_a_value_that_cannot_be_is_no_reading(field: str, good: list[str], bad: list[str]):
+    """It has the form of its field, and no GPU can say it."""
+    for text in good:
+        FIELDS[field].read(text)
+    for text in bad:
+        with pytest.raises(NotThisFormError):
+            FIELDS[field].read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "NVIDIA H200",
+            "NVIDIA GB10",
+            "NVIDIA GH200 480GB",
+            "NVIDIA T4",
+            "Tesla T4",
+            "Tesla V100-SXM2-16GB",
+        ),
+        *(
+            "A100-SXM4-40GB",
+            "A40",
+            "GRID A100-3-20C",
+            "NVIDIA L40S-24Q",
+            "NVIDIA RTXA6000-48Q",
+            "GRID T4-16Q",
+        ),
+        *(
+            "GeForce GTX 1080 Ti",
+            "NVIDIA GeForce",
+            "GeForce",
+            "NVIDIA GeForce RTX 4080 SUPER",
+            "Quadro RTX 6000",
+        ),
+        *(
+            "TITAN Xp",
+            "TITAN RTX",
+            "NVIDIA TITAN V",
+            "RTX A6000",
+            "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        ),
+        *("NVIDIA RTX 6000 Ada Generation", "NVIDIA A100 80GB PCIe", "NVIDIA DGX Display", "Graphics Device"),
+        *(
+            "NVIDIA Graphics Device",
+            "P102-100",
+            "PG506-230",
+            "NVIDIA CMP 170HX",
+            "Orin (nvgpu)",
+            "NVIDIA Thor",
+        ),
+        *("NVS 810", "NVIDIA Tegra X1 (nvgpu)/integrated", "EIZO Quadro MED-XN92", "NVIDIA A800-SXM4-80GB"),
+        *("Thor", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H20", "NVIDIA B200", "NVIDIA GB200"),
+    ],
+)
+def test_names_of_products_are_names(text: str):
+    """Of drivers 390 to 610, cut by a table, of virtual GPUs and of boards without a brand."""
+    assert FIELDS["name"].read(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "Reset",
+            "Unhealthy",
+            "State Completed",
+            "Timeout waiting",
+            "uninitialised",
+            "Unknown Error",
+            "None",
+        ),
+        *(
+            "Driver Not Loaded",
+            "GPU is lost",
+            "GPU 0",
+            "GPU0 lost",
+            "N A",
+            "NVIDIA driver not loaded",
+            "Error 15",
+        ),
+        *("nvidia", "Insufficient Size", "lorem ipsum", "Nvidia-smi", "NVIDIA-SMI has failed"),
+    ],
+)
+def test_what_is_no_product_is_no_name(text: str):
+    """An error of the driver has the shape of a name too."""
+    with pytest.raises(NotThisFormError):
+        FIELDS["name"].read(text)

@@ -72,6 +72,13 @@ def query(**cells: str):
             "fail",
             "fabric_not_ready",
         ),
+        ({"fabric__state": "[N/A]", "fabric__status": "Failure"}, "fail", "fabric_not_ready"),
+        ({"fabric__state": "error Completed", "fabric__status": "Success"}, "fail", "fabric_not_ready"),
+        ({"fabric__state": "Completed", "fabric__status": "No Success"}, "fail", "fabric_not_ready"),
+        ({"pcie__link__width__current": "1", "pcie__link__width__max": "1"}, "warn", "pcie_slot"),
+        ({"pcie__link__width__current": "16", "pcie__link__width__max": "8"}, "unknown", "smi_unreadable"),
+        ({"memory__total": "1", "memory__used": "0"}, "unknown", "smi_unreadable"),
+        ({"memory__total": "16384", "memory__used": "16385"}, "unknown", "smi_unreadable"),
         ({"memory__total": "[Unknown Error]"}, "fail", "gpu_unreadable"),
         ({"temperature__gpu": "ERR!"}, "fail", "gpu_unreadable"),
         ({"fan__speed": "[Unknown Error]", "temperature__gpu": "33"}, "warn", "field_unreadable"),
@@ -102,7 +109,18 @@ def test_a_value_gives_its_verdict_and_cause(cells: dict[str, str], verdict: str
         {"persistence_mode": "Disabled", "mig__mode__current": "Enabled"},
         {"memory__total": "16384", "ecc__mode__current": "[N/A]", "power__limit": "[Not Supported]"},
         {"fabric__state": "state  Completed", "fabric__status": "Success"},
+        {"fabric__state": "state  Completed", "fabric__status": "status  Success"},
+        {"fabric__state": "N/A", "fabric__status": "Success"},
         {"memory__used": "71000", "temperature__gpu": "60"},
+        {"memory__total": "16384", "memory__used": "16384", "memory__free": "0"},
+        {"pcie__link__width__current": "4", "pcie__link__width__max": "4"},
+        # GB10: memory is the host's, and the link is made up.
+        {
+            "memory__total": "[N/A]",
+            "pcie__link__width__current": "1",
+            "pcie__link__width__max": "16",
+            "temperature__gpu": "40",
+        },
     ],
 )
 def test_values_at_their_limits_pass(cells: dict[str, str]):
@@ -128,6 +146,26 @@ def test_new_errors_are_not_reported_twice_as_old_ones():
         ecc__errors__uncorrected__volatile__total="1", ecc__errors__uncorrected__aggregate__total="1"
     )
     assert said.causes == ((0, "ecc_uncorrected"),)
+
+
+def test_two_gpus_of_one_uuid_are_one_that_was_not_read():
+    """Whatever their indexes say; a query that answers over and over shows each again."""
+    uuid = "GPU-11111111-2222-3333-4444-5555555555"
+    command = "nvidia-smi --query-gpu=index,uuid,memory.total --format=csv,noheader,nounits"
+    both = judge(f"0, {uuid}00, 81559\n1, {uuid}00, 81559\n", 0, command)
+    assert (both.verdict.value, both.causes) == ("unknown", ((1, "smi_unreadable"),))
+    assert judge(f"0, {uuid}00, 81559\n1, {uuid}01, 81559\n", 0, command).verdict.value == "pass"
+    again = "nvidia-smi --query-gpu=uuid,memory.total --format=csv,noheader -l 5"
+    assert judge(f"{uuid}00, 81559\n{uuid}00, 81559\n", 0, again).verdict.value == "pass"
+
+
+@pytest.mark.parametrize(
+    "text", ["Timeout waiting", "uninitialised", "Reset", "Unhealthy", "State Completed"]
+)
+def test_an_error_where_a_name_should_be_is_no_name(text: str):
+    """Asked for names alone, every sentence would have their shape."""
+    said = judge(text, 0, "nvidia-smi --query-gpu=name --format=csv,noheader")
+    assert said.verdict.value == "unknown"
 
 
 def test_a_lost_gpu_is_only_lost():
