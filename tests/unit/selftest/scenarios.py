@@ -296,7 +296,7 @@ def ended(step: str, state: StepState, answer: Answer) -> Facts:
     return replace(facts, child=replace(facts.child, steps={**before, step: bad}, finished=False))
 
 
-NO_FABRIC = {"fabric.state": "[N/A]", "fabric.status": "Failure"}
+STATUS_ALONE = {"fabric.state": "[N/A]", "fabric.status": "Failure"}
 NO_UVM = replace(HOST, nodes=tuple(node for node in HOST.nodes if "uvm" not in node.path))
 OFF_BUS = "Unable to determine the device handle for GPU0000:5E:00.0: Unknown Error"
 ARCH = {"gpus": [{"index": 0, "name": "Tesla V100-SXM2-16GB", "capability": "7.0", "memory_mib": 16160}]}
@@ -564,7 +564,7 @@ SCENARIOS = [
         "unknown",
         "not_told",
     ),
-    Scenario("fabric status alone", rows(NO_FABRIC), "gpu.state", "fail", "fabric_not_ready"),
+    Scenario("fabric status alone", rows(STATUS_ALONE), "gpu.state", "fail", "fabric_not_ready"),
     Scenario(
         "a riser",
         rows({"pcie.link.width.current": "1", "pcie.link.width.max": "1"}),

@@ -149,7 +149,8 @@ def _twins(rows: Sequence[Row], command: str | Sequence[str]) -> list[Finding]:
     """GPUs with the UUID of another one: one of the two was not read."""
     shown = {} if repeats(command) else same_uuid(rows)
     return [
-        Finding(gpu, said.cause, said.verdict, said.values, fields=said.fields) for gpu, said in shown.items()
+        Finding(gpu, said.cause, said.verdict, said.values, f"GPU {gpu}: {said.values['what']}", said.fields)
+        for gpu, said in shown.items()
     ]
 
 
