@@ -49,6 +49,17 @@ class Variant:
         """
         return f"driver {self.driver_floor[0]} or newer" if self.driver_floor else "no GPU"
 
+    def floor_for(self, capability: Capability | None) -> Driver:
+        """The driver from which this build works on a GPU; () where it asks for none.
+
+        >>> VARIANTS["cu128"].floor_for((9, 0)), VARIANTS["cu128"].floor_for((12, 0))
+        ((525, 60, 13), (570, 26))
+        """
+        floor = self.driver_floor or ()
+        if capability is None or capability < BLACKWELL or not self.runs_on(capability):
+            return floor
+        return max(floor, BLACKWELL_FLOOR)
+
     def runs_on(self, capability: Capability) -> bool:
         """Whether this build holds code for a GPU: same major, built for the same minor or a lower one.
 
@@ -177,12 +188,8 @@ def fitting_variant(driver: Driver, capability: Capability | None = None) -> Var
     """
     for name in PREFERENCE:
         candidate = VARIANTS[name]
-        if candidate.driver_floor is not None and driver < candidate.driver_floor:
+        if driver < candidate.floor_for(capability):
             continue
-        if capability is None:
-            return candidate
-        if capability >= BLACKWELL and driver < BLACKWELL_FLOOR:
-            continue
-        if candidate.runs_on(capability):
+        if capability is None or candidate.runs_on(capability):
             return candidate
     return None

@@ -11,24 +11,30 @@ from collections.abc import Iterable
 
 from torchtap.variants import EXCLUDED, PREFERENCE, VARIANTS, Capability, Driver
 
-# First match wins, so the longer names come first. Searched in the name without case.
+# First match wins, so what is told apart by a longer name comes first. Searched in the name without case; the table of
+# nvidia-smi cuts names, as in "NVIDIA RTX PRO 6000 Blac...". M10, MX and Quadro M and K: from memory, unverified.
 CAPABILITY_BY_NAME: tuple[tuple[str, Capability], ...] = (
     (r"\bGB10\b", (12, 1)),
+    (r"\bThor\b|Jetson T[45]000|\bT[45]000\b", (11, 0)),
     (r"\bG?B300\b", (10, 3)),
-    (r"\bG?B200\b", (10, 0)),
-    (r"RTX PRO \d+ .*Blackwell|RTX 50\d0", (12, 0)),
+    (r"\b(?:G?B200|B100)\b", (10, 0)),
     (r"\b(?:GH200|H200|H100|H800|H20)\b", (9, 0)),
-    (r"\b(?:L40S?|L4|L20)\b|RTX 40\d0|RTX \d+ Ada", (8, 9)),
+    (r"\b(?:L40[SG]?|L4|L20|L2)\b|RTX 40[5-9]0|RTX \d+ (?:SFF )?Ada", (8, 9)),
+    (r"RTX PRO \d|RTX 50[5-9]0", (12, 0)),
     (r"Orin", (8, 7)),
-    (r"\b(?:A40|A10G?|A16|A2)\b|RTX A\d{3,4}|RTX 30\d0|RTX 2050", (8, 6)),
-    (r"\b(?:A100|A800|A30)\b", (8, 0)),
-    (r"\bT4G?\b|RTX 20\d0|GTX 16\d0|Quadro RTX|T(?:400|500|550|600|1000|1200)\b|Titan RTX", (7, 5)),
+    (r"\b(?:A40|A10[GM]?|A16|A2)\b|RTX A\d{3,4}|RTX 30[5-9]0|RTX 2050|\bMX570\b", (8, 6)),
+    (r"\b(?:A100X?|A800|A30X?)\b", (8, 0)),
+    (r"\bT4G?\b|RTX 20[678]0|GTX 16\d0|Quadro RTX|Titan RTX|\bMX[45]50\b", (7, 5)),
+    (r"\bT(?:400|500|550|600|1000|1200|2000)\b", (7, 5)),
     (r"Xavier", (7, 2)),
     (r"\bV100|Titan V\b|GV100", (7, 0)),
-    (r"\b(?:P40|P4|P6)\b|GTX 10\d0|Titan X[p]?\b|Quadro P\d+", (6, 1)),
-    (r"\bP100\b", (6, 0)),
-    (r"\b(?:M40|M60|M10)\b|GTX 9\d0", (5, 2)),
-    (r"GTX 7[45]0", (5, 0)),
+    (r"\bG?P100\b", (6, 0)),
+    (r"GTX Titan X\b|\b(?:M40|M60|M4|M6)\b|Quadro M(?:[3-6]\d00M?|2000)\b", (5, 2)),
+    (r"GTX 9[56]0M|GTX 7[45]0|\bM10\b|Quadro M\d|Quadro K(?:620|1200|2200)\b|\bMX1[13]0\b", (5, 0)),
+    (r"GTX 9\d0", (5, 2)),
+    (r"\b(?:P40|P4|P6)\b|GTX 10\d0|GT 10[13]0|Titan Xp?\b|Quadro P\d+|\bMX(?:150|2[35]0|3[35]0)\b", (6, 1)),
+    (r"\bK80\b", (3, 7)),
+    (r"\bK40", (3, 5)),
 )
 
 
@@ -52,7 +58,7 @@ def compat(driver: Driver, name: str) -> dict[str, str]:
     capability = capability_of(name)
     said = {}
     for variant in (VARIANTS[each] for each in PREFERENCE):
-        floor = variant.driver_floor or ()
+        floor = variant.floor_for(capability)
         if driver < floor[: len(driver)]:
             said[variant.name] = "driver_too_old"
         elif capability is None:
