@@ -13,7 +13,7 @@ from torchtap.selftest.checks import CHECKS
 from torchtap.selftest.facts import SmiFacts
 from torchtap.selftest.limits import MAX_REFUSALS
 from torchtap.selftest.process import Answer
-from torchtap.selftest.query import ALSO, REMAPPED_ROWS, ask_smi, find_smi
+from torchtap.selftest.query import ALSO, REMAPPED_ROWS, ask_smi, find_smi, judge_answer
 from torchtap.selftest.smi.nvlink import read_nvlink
 
 FIELDS = [read.removeprefix("smi:") for check in CHECKS for read in check.reads if read.startswith("smi:")]
@@ -374,3 +374,12 @@ def test_nvlinks_of_an_emulated_host_are_asked_where_there_are_several_gpus(emul
     gpus, strays = read_nvlink(emulate("h100x8", also=("nvlink",)).also["nvlink"].text)
     assert [(gpu.index, gpu.up, gpu.down) for gpu in gpus] == [(n, 18, ()) for n in range(8)]
     assert strays == ()
+
+
+def test_an_answer_without_end_is_no_answer():
+    """Whatever its first megabytes say."""
+    text = "0, NVIDIA T4, GPU-00000074-0000-0000-0000-000000000000\n"
+    command = ("nvidia-smi", "--query-gpu=index,name,uuid", "--format=csv,noheader,nounits")
+    judged = judge_answer(Answer(command=command, text=text, rc=0, too_long=True))
+    assert (judged.verdict.value, judged.causes) == ("unknown", ((None, "smi_unreadable"),))
+    assert judge_answer(Answer(command=command, text=text, rc=0)).verdict.value == "pass"

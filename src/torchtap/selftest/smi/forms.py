@@ -164,8 +164,7 @@ def read_csv(text: str, fields: Sequence[str], *, positions: bool = True) -> Rea
         if not line.strip():
             continue
         parts = _split(line)
-        header = tuple(ALIASES.get(name, name) for name in (re.sub(r" \[.*\]$", "", part) for part in parts))
-        if not rows and _is_header(header, names):
+        if not rows and (header := header_of(line, names)):
             names = header
             continue
         if not names or len(parts) != len(names):
@@ -176,8 +175,19 @@ def read_csv(text: str, fields: Sequence[str], *, positions: bool = True) -> Rea
     return Read(tuple(rows), tuple(strays))
 
 
-def _is_header(parts: tuple[str, ...], names: tuple[str, ...]) -> bool:
-    return parts == names or (len(parts) > 0 and all(part in FIELDS for part in parts))
+def header_of(line: str, asked: Sequence[str] = ()) -> tuple[str, ...]:
+    """The fields that a csv's first line names, by their first names; () where it is no header.
+
+    `asked`: fields that were asked for. Else all must look like fields, and one of two be known.
+
+    >>> header_of("index, serial, memory.total [MiB]"), header_of("0, 0322714071430, 81559 MiB")
+    (('index', 'serial', 'memory.total'), ())
+    """
+    names = [re.sub(r" \[.*\]$", "", part) for part in _split(line)]
+    parts = tuple(ALIASES.get(name, name) for name in names)
+    known = sum(part in FIELDS for part in parts)
+    shaped = all(re.fullmatch(r"[a-z][A-Za-z0-9_.]*", part) for part in parts)
+    return parts if parts == tuple(asked) or (shaped and 2 * known >= len(parts)) else ()
 
 
 def _index(cells: Mapping[str, Cell], position: int | None) -> int | None:

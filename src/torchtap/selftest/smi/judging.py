@@ -13,6 +13,7 @@ from torchtap.selftest.smi.forms import (
     Kind,
     Row,
     fields_of,
+    header_of,
     is_version_line,
     lists_processes,
     names_every_gpu,
@@ -108,7 +109,9 @@ def guess_kind(text: str, command: str | Sequence[str] = "") -> Kind:
         return Kind.DMESG
     if "--query-" in words or "--format=csv" in words:
         return Kind.CSV
-    if re.search(r"\s(-L|--list-gpus)\b", words) or text.startswith("GPU 0: "):
+    if not words and header_of(next((line for line in text.splitlines() if line.strip()), "")):
+        return Kind.CSV
+    if re.search(r"\s(-L|--list-gpus)\b", words) or re.match(r"\s*GPU \d+: .*\(UUID: ", text):
         return Kind.LIST
     if "--version" in words or re.match(r"NVIDIA-SMI version\s*:", text):
         return Kind.VERSION
@@ -221,7 +224,9 @@ def _notes(row: Row) -> list[str]:
 
 def _table(text: str, command: str | Sequence[str], _: frozenset[int]) -> _Seen:
     table = read_table(text)
-    seen = _rows(table.rows, table.strays)
+    listed, strays = read_list("\n".join(table.strays))  # copied together with the table
+    seen = _rows(table.rows, strays)
+    seen.findings += _gaps([gpu.index for gpu in listed], command, piece=True)
     seen.findings += _gaps([row.gpu for row in table.rows], command, piece=not table.from_its_head)
     seen.findings += _rows(table.mig, ()).findings
     if table.cuda_word is not None:
@@ -254,7 +259,11 @@ def _list(text: str, command: str | Sequence[str], mig_enabled: frozenset[int]) 
     gpus, strays = read_list(text)
     seen = _Seen(strays=strays, proved=bool(gpus))
     seen.findings += _twins([Row(gpu.index, {"uuid": read_cell(gpu.uuid)}) for gpu in gpus], command)
-    seen.findings += _gaps([gpu.index for gpu in gpus], command)
+    seen.findings += _gaps([gpu.index for gpu in gpus], command, piece=not command)
+    if gpus and any(line.startswith(("|", "+")) for line in strays):  # a table was copied together with it
+        table = _table("\n".join(strays), "", mig_enabled)
+        seen.findings += table.findings
+        seen.strays, seen.rows, seen.notes = table.strays, table.rows, table.notes
     empty = [gpu.index for gpu in gpus if gpu.index in mig_enabled and not gpu.mig]
     if any(gpu.mig for gpu in gpus):
         seen.notes.append("mig_enabled")
@@ -512,6 +521,8 @@ def _exit_code(rc: int, findings: Sequence[Finding], *, proved: bool) -> list[Fi
     """What a non-zero exit status adds: nothing where the output itself named a reason."""
     if any(finding.verdict in (Verdict.FAIL, Verdict.RETRY) for finding in findings):
         return []
+    if rc in texts.KILLED_AFTER_WAITING:
+        return [Finding(None, "smi_hung", Verdict.FAIL)]
     if rc < 0 or (rc > 128 and rc != 255):
         signal = -rc if rc < 0 else rc - 128
         return [Finding(None, "smi_crashed", Verdict.FAIL, {"signal": f"signal {signal}"})]

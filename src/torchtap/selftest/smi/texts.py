@@ -58,6 +58,13 @@ INFOROM = re.compile(
     r"(?:WARNING: )?infoROM is corrupted(?: at gpu (?P<bus>[0-9A-F:]+\.[0-9A-F]))?", re.IGNORECASE
 )
 
+# How shells say "command not found": bash's translations (de, fr, es, it, pt, nl, pl, ru, ja, ko, zh), from memory.
+_NOT_FOUND = (
+    "(?:command )?not found|(?:Kommando|Befehl) nicht gefunden|commande introuvable|orden no encontrada"
+    "|comando non trovato|comando não encontrado|opdracht niet gevonden|nie znaleziono polecenia"
+    "|команда не найдена|コマンドが見つかりません|명령어?[를을]? ?찾을 수 (?:없음|없습니다)"
+    "|未找到(?:命令|指令)|找不到(?:命令|指令)"
+)
 SENTENCES: tuple[Sentence, ...] = (
     _s(r'Field "?(?P<field>[^"\s]+)"? is not a valid field to query', "field_refused", Verdict.RETRY),
     _s(
@@ -81,10 +88,17 @@ SENTENCES: tuple[Sentence, ...] = (
     _s(r"\bSegmentation fault|^Aborted\b|Aborted +\(core dumped\)", "smi_crashed"),
     # A shell's, sudo's or an engine's words in place of nvidia-smi's.
     _s(
-        r"nvidia-smi['\"]?: (?:command )?not found|command not found: nvidia-smi|Command 'nvidia-smi' not found"
+        rf"nvidia-smi['\"]? ?[:\uff1a] ?(?:{_NOT_FOUND})|command not found: nvidia-smi|Command 'nvidia-smi' not found"
         r"|nvidia-smi['\"]?: (?:executable file not found|No such file or directory)"
         r"|cannot access '?\S*nvidia-smi|'nvidia-smi' is not recognized",
         "smi_missing",
+    ),
+    # The loader's words: an nvidia-smi of another distribution than the container's.
+    _s(
+        r"(?P<error>(?:version )?\W?GLIBC(?:XX)?_[\d.]+\W? not found"
+        r"|error while loading shared libraries: .*|Error (?:loading shared library|relocating) .*"
+        r"|symbol lookup error: .*)",
+        "smi_broken",
     ),
     _s(r"nvidia-smi['\"]?: (?P<error>Permission denied|cannot execute.*|Exec format error)", "smi_broken"),
 )
@@ -128,8 +142,8 @@ PROCESS_ROW = re.compile(
 # `process.visible` writes them.
 COLOURS = re.compile(r"(?:\x1b|\\x1b)\[[0-9;?]*[A-Za-z]")
 PROMPT = re.compile(
-    r"^[^|,\n]{0,80}[$#>] ?(?P<command>(?:sudo (?:-\w+ )*)?(?:\S*/)?(?:nvidia-smi|dmesg|journalctl)\b.*)$"
-    r"|^[\w.@~:/\[\]() -]{0,80}[$#] *$|^Every \d+(?:\.\d+)?s: .*$",
+    r"^[^|,\n]{0,80}[$#>%\u276f] ?(?P<command>(?:sudo (?:-\w+ )*)?(?:\S*/)?(?:nvidia-smi|dmesg|journalctl)\b.*)$"
+    r"|^[\w.@~:/\[\]() -]{0,80}[$#] *$|^[\w.-]+@[\w.-]+ [^|,%\n]{0,60}% *$|^Every \d+(?:\.\d+)?s: .*$",
     re.MULTILINE,
 )
 
