@@ -79,6 +79,7 @@ PYTORCH_INDEX = "https://download.pytorch.org/whl/{variant}"
 # Embedded parts whose code differs from the desktop part of the same major: torch leaves them out by name.
 EXCLUDED: frozenset[Capability] = frozenset({(5, 3), (6, 2), (7, 2), (8, 7)})
 # Of the CUDA majors in use, the driver from which each works (minor-version compatibility).
+CUDA_11_FLOOR: Driver = (450, 80, 2)
 CUDA_12_FLOOR: Driver = (525, 60, 13)
 CUDA_13_FLOOR: Driver = (580, 65, 6)
 BLACKWELL: Capability = (10, 0)

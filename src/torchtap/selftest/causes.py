@@ -469,10 +469,17 @@ CAUSES: dict[str, Cause] = {
         do="Restart the fabric manager on the host, then reset all GPUs together; in a VM check its NVSwitch partition",
         paste="sudo systemctl restart nvidia-fabricmanager; nvidia-smi nvlink -s",
     ),
+    "nvlink_down": Cause(
+        says="{gpus}: some NVLinks are down, and on these boards all of them are wired",
+        remedy=Remedy.CHECK_HARDWARE,
+        do="Reset all GPUs together, or reboot the host. If it stays: ask the vendor",
+        paste="nvidia-smi nvlink -s",
+    ),
     "nvlink_partly": Cause(
         says="{gpus}: some NVLinks are down, on all GPUs of the kind alike",
         remedy=Remedy.CHECK_HARDWARE,
-        do="Normal where only some bridges are fitted. On boards with NVSwitch, reset all GPUs or reboot the host",
+        do="Normal where only some bridges are fitted, and on boards that lead out only some links. Otherwise check "
+        "the bridges",
         paste="nvidia-smi nvlink -s",
     ),
     "firmware_differs": Cause(
@@ -573,6 +580,13 @@ CAUSES: dict[str, Cause] = {
         remedy=Remedy.FIX_ENVIRONMENT,
         do="Take the stubs folder out of LD_LIBRARY_PATH",
         paste="unset LD_LIBRARY_PATH",
+    ),
+    "libcuda_not_given": Cause(
+        says="NVIDIA_DRIVER_CAPABILITIES={capabilities} lacks compute, and libcuda is here all the same ({path})",
+        remedy=Remedy.RECREATE_CONTAINER,
+        do="It came with the image, and works only with the host's driver of its version; or by CDI, which does not "
+        "read the variable. Recreate the container with the compute capability",
+        paste="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all IMAGE",
     ),
     "libcuda_compat": Cause(
         says="libcuda.so.1 comes from a compat package in the image ({path}), not from the host's driver",
@@ -879,7 +893,7 @@ CAUSES: dict[str, Cause] = {
         paste="docker run --gpus all --shm-size 8g IMAGE",
     ),
     "nccl_slow": Cause(
-        says="NCCL is slow over these GPUs: {bus_gb_s} GB/s on the bus ({limit} is what a PCIe 3.0 x8 path gives)",
+        says="NCCL is slow over these GPUs: {bus_gb_s} GB/s on the bus ({limit})",
         remedy=Remedy.CHECK_HARDWARE,
         do="See which way it takes",
         paste="nvidia-smi topo -m",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torchtap.selftest.choosing import chooses_gpus, hides_every_gpu, missing_names
 from torchtap.selftest.facts import Facts
 from torchtap.selftest.log_events import Event, failures_here
+from torchtap.selftest.references import has_nvswitch
 from torchtap.selftest.smi import CellState, Row
 from torchtap.selftest.smi.forms import read_query
 from torchtap.selftest.smi.texts import HMM_ERROR
@@ -86,10 +87,6 @@ def lacks_licence(facts: Facts) -> bool:
     return any(path[-1] == "License Status" and value.startswith("Unlicensed") for _, (path, value) in leaves)
 
 
-# Boards of hosts with NVSwitch. Before Hopper they tell no fabric, so [N/A] says nothing there.
-_SWITCHED = re.compile(r"SXM|HBM3|\bH20\b|\b(?:H|B|GH|GB)\d00\b(?! (?:PCIe|NVL))")
-
-
 def fabric_is_not_it(facts: Facts) -> bool:
     """Whether every GPU says that its fabric is up, or is a board that has none."""
     rows = _rows(facts)
@@ -99,8 +96,9 @@ def fabric_is_not_it(facts: Facts) -> bool:
 def _fabric_is_fine(row: Row) -> bool:
     if (row.text("fabric.state"), row.text("fabric.status")) == ("Completed", "Success"):
         return True
+    # Boards with NVSwitch older than Hopper tell no fabric, so [N/A] says nothing there.
     told = "fabric.state" in row.cells and row.cells["fabric.state"].state is CellState.NOT_REPORTED
-    return told and not _SWITCHED.search(row.text("name") or "SXM")
+    return told and not has_nvswitch(row.text("name") or "")
 
 
 def _rows(facts: Facts) -> tuple[Row, ...]:

@@ -41,6 +41,12 @@ MEMORY_IN_USE_MIB = 1024
 # The driver that each CUDA toolkit brought with it (CUDA release notes, table of toolkit driver versions; 13.3 from one
 # public report). An older driver of the same CUDA major runs it too; only what is compiled at run time (PTX) may not.
 TOOLKIT_DRIVERS = {
+    (11, 0): (450, 36, 6),
+    (11, 1): (455, 23),
+    (11, 2): (460, 27, 3),
+    (11, 4): (470, 42, 1),
+    (11, 6): (510, 39, 1),
+    (11, 7): (515, 43, 4),
     (11, 8): (520, 61, 5),
     (12, 0): (525, 60, 13),
     (12, 1): (530, 30, 2),
@@ -195,5 +201,12 @@ PCIE_LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 PCIE_GENERATIONS_FAIL = 2
 # Of the highest clock, under load.
 CLOCK_WARN = 0.80
-# NCCL's bus bandwidth in GB/s: what every PCIe 3.0 x8 path reaches. Unverified: only warned about.
+# NCCL's bus bandwidth in GB/s, all unverified and so only warned about: what every PCIe 3.0 x8 path reaches; and for
+# boards whose NVLinks are all wired, by their names: what eight of them reach (from memory of published figures), and
+# what fewer must exceed, because more is what their PCIe link could carry at most.
 NCCL_WARN_GB_S = 5.0
+NCCL_NVLINK_GPUS = 8
+NCCL_NVLINK_GB_S = {
+    r"\bH[12]00\b(?! (?:PCIe|NVL))": (400.0, 16 * PCIE_LANE_GB_S[5]),
+    r"\bA100-SXM": (180.0, 16 * PCIE_LANE_GB_S[4]),
+}

@@ -111,12 +111,13 @@ def references_table() -> str:
                 for what in ("fp32", "tf32", "fp16", "bf16")
             ),
             row.capability,
-            "-" if row.dcgm is None else f"{row.dcgm:g}",
+            *("-" if value is None else f"{value:g}" for value in (row.dcgm, row.watts)),
             row.source if row.verified else f"{row.source} (unverified)",
         )
         for row in REFERENCES
     ]
-    head = ("GPU", "GB", "GB/s", "fp32", "tf32", "fp16", "bf16", "capability", "DCGM's least GB/s", "source")
+    rates = ("fp32", "tf32", "fp16", "bf16")
+    head = ("GPU", "GB", "GB/s", *rates, "capability", "DCGM's least GB/s", "DCGM's W", "source")
     return _table(head, rows)
 
 

@@ -696,6 +696,15 @@ SCENARIOS = [
         "one link is down on both",
         other(nvlink=LINKED.replace("Link 17: 26.562 GB/s", "Link 17: <inactive>")),
         "gpu.nvlink",
+        "fail",
+        "nvlink_down",
+    ),
+    Scenario(
+        "one link is down on both, bridged boards",
+        other(
+            nvlink=LINKED.replace("Link 17: 26.562 GB/s", "Link 17: <inactive>").replace("H200", "H100 NVL")
+        ),
+        "gpu.nvlink",
         "warn",
         "nvlink_partly",
     ),
@@ -822,6 +831,13 @@ SCENARIOS = [
         "version_unreadable",
     ),
     # lib.libcuda
+    Scenario(
+        "utility only, and a libcuda of the image",
+        replace(good(), host=env(NVIDIA_DRIVER_CAPABILITIES="utility")),
+        "lib.libcuda",
+        "warn",
+        "libcuda_not_given",
+    ),
     Scenario(
         "utility only",
         replace(

@@ -255,6 +255,24 @@ def test_minor_version_compatibility_is_said_and_is_no_warning():
     )
 
 
+@pytest.mark.parametrize(("version", "status"), [("450.80.02", "pass"), ("450.51.06", "fail")])
+def test_a_torch_of_cuda_11_has_its_floor(version: str, status: str):
+    """CUDA 11 ran with 450.80.02 and newer."""
+    older = child(torch__import={"version": "2.3.0+cu118", "cuda": "11.8"}, torch__cuda=None)
+    said = results(replace(driver(version), child=older.child))["driver.version"]
+    assert said.status.value == status, said
+
+
+def test_capabilities_without_compute_count_in_a_container_only():
+    """Nobody reads the variable on a bare host; and all of them includes compute."""
+    for host in (
+        replace(env(NVIDIA_DRIVER_CAPABILITIES="utility"), container=None),
+        env(NVIDIA_DRIVER_CAPABILITIES="all"),
+        env(NVIDIA_DRIVER_CAPABILITIES="utility,compute"),
+    ):
+        assert results(replace(good(), host=host))["lib.libcuda"].status is Status.PASS
+
+
 def test_the_manifest_sets_the_floor():
     """cu128 runs with 525; the same driver is too old for cu130."""
     facts = driver("550.163.01")
@@ -415,11 +433,15 @@ def test_links_are_compared_within_a_kind():
         for line in LINKED.splitlines()
         if line.startswith("GPU")
     )
-    pcie = [{**gpu, "fabric.state": "[N/A]", "fabric.status": "[N/A]"} for gpu in (H200, SECOND)]
+    none = {"fabric.state": "[N/A]", "fabric.status": "[N/A]"}
+    pcie = [{**gpu, **none, "name": "NVIDIA A100 80GB PCIe"} for gpu in (H200, SECOND)]
+    older = [{**gpu, **none, "name": "NVIDIA A100-SXM4-80GB"} for gpu in (H200, SECOND)]
     for text in (nothing, newer):
         assert results(other(nvlink=text))["gpu.nvlink"].cause_id == "nvlink_all_down"
         boards = replace(other(), smi=smi_answers(pcie, nvlink=text))
         assert results(boards)["gpu.nvlink"].cause_id == "not_applicable"
+        boards = replace(other(), smi=smi_answers(older, nvlink=text))  # it tells no fabric, and has one
+        assert results(boards)["gpu.nvlink"].cause_id == "nvlink_all_down"
     assert results(other(nvlink=LINKED))["gpu.nvlink"].seen == "36 NVLinks up, none down"
     for odd in ("", "lorem\n", LINKED.partition("GPU 1")[0], LINKED + "\t Link 18: lorem\n"):
         assert results(other(nvlink=odd))["gpu.nvlink"].status is Status.UNKNOWN, odd

@@ -43,6 +43,7 @@ def test_a_good_load_passes_everywhere():
     """Each of them, and measures what a fleet compares."""
     found = judged(good())
     assert {result.status for result in found.values()} == {Status.PASS}
+    assert found["burn.power"].seen == "1 GPU, no power brake, 670 W on average (DCGM's load: 700 W)"
     measured = {
         (each["what"], each["unit"]): each["value"]
         for result in found.values()

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from torchtap.selftest.compat import capability_of
-from torchtap.selftest.references import REFERENCES, reference_of
+from torchtap.selftest.references import REFERENCES, has_nvswitch, reference_of
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,8 @@ from torchtap.selftest.references import REFERENCES, reference_of
         ("NVIDIA GH200 144G HBM3e", 146000, "GH200 144 GB"),
         ("NVIDIA A100-SXM4-40GB", 40960, "A100 40 GB"),
         ("NVIDIA A100-SXM4-80GB", 81920, "A100 80 GB SXM"),
+        ("A100-SXM-80GB", 81251, "A100 80 GB SXM"),
+        ("A100-SXM-40GB", 40537, "A100 40 GB"),
         ("NVIDIA A100 80GB PCIe", 81920, "A100 80 GB PCIe"),
         ("NVIDIA A100-PCIE-40GB", 40960, "A100 40 GB"),
         ("NVIDIA L4", 23034, "L4"),
@@ -54,6 +56,35 @@ def test_a_gpu_is_found_by_the_name_its_driver_gives(name: str, memory_mib: int,
     """PCIe and SXM boards apart; no row for what is not in the table, nor for a slice of a GPU."""
     found = reference_of(name, memory_mib)
     assert (found.name if found else None) == row
+
+
+@pytest.mark.parametrize(
+    ("name", "switched"),
+    [
+        ("NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA H200", True),
+        ("NVIDIA H20", True),
+        ("NVIDIA B200", True),
+        ("NVIDIA GB200", True),
+        ("NVIDIA A100-SXM4-40GB", True),
+        ("A100-SXM-80GB", True),
+        ("Tesla V100-SXM3-32GB", True),
+        ("Tesla V100-SXM2-16GB", False),  # a DGX-1: a mesh, of which a VM may have a part
+        ("NVIDIA H200 NVL", False),
+        ("NVIDIA H100 NVL", False),
+        ("NVIDIA H100 PCIe", False),
+        ("NVIDIA A100 80GB PCIe", False),
+        ("NVIDIA A100-PCIE-40GB", False),
+        ("NVIDIA GH200 480GB", False),
+        ("NVIDIA GB10", False),
+        ("NVIDIA RTX A6000", False),
+        ("NVIDIA L40S", False),
+        ("", False),
+    ],
+)
+def test_boards_with_nvswitch_are_known_by_their_names(name: str, switched: bool):
+    """All of their links are wired."""
+    assert has_nvswitch(name) is switched
 
 
 def test_rows_agree_with_each_other_and_with_the_capabilities():

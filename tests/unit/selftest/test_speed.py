@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.selftest.scenarios import child, each, env, rows, speeds, two
 from torchtap.selftest.checks import CHECKS
+from torchtap.selftest.checks.together import judge_nccl
 from torchtap.selftest.checks.which import numbering
 from torchtap.selftest.examples import H200, good, smi_answers
 from torchtap.selftest.facts import Facts
@@ -148,6 +149,36 @@ def test_measured_values_have_one_record_a_gpu_and_kind():
     assert said["gpu.bandwidth"].values["measured"] == [
         {"gpu": 0, "name": "NVIDIA H200", "value": 4312.0, "unit": "GB/s"}
     ]
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "gb_s", "status"),
+    [
+        (8, "NVIDIA H100 80GB HBM3", 399.9, "warn"),
+        (8, "NVIDIA H100 80GB HBM3", 400.0, "pass"),
+        (8, "NVIDIA H200", 62.0, "warn"),
+        (2, "NVIDIA H200", 6.0, "warn"),
+        (2, "NVIDIA H200", 63.0, "warn"),
+        (2, "NVIDIA H200", 63.1, "pass"),
+        (8, "NVIDIA A100-SXM4-80GB", 179.0, "warn"),
+        (8, "NVIDIA A100-SXM4-80GB", 180.0, "pass"),
+        (4, "NVIDIA A100-SXM4-80GB", 31.0, "warn"),
+        (8, "NVIDIA H100 NVL", 6.0, "pass"),  # bridged in pairs: the way between them is PCIe
+        (8, "NVIDIA L40S", 6.0, "pass"),
+        (8, "NVIDIA L40S", 4.9, "warn"),
+    ],
+)
+def test_nccl_is_compared_with_what_these_boards_are_linked_by(
+    count: int, name: str, gb_s: float, status: str
+):
+    """Unverified, so never a failure."""
+    gpus = [
+        {"index": n, "name": name, "capability": "9.0", "memory_mib": 81000, "uuid": None, "bus_id": None}
+        for n in range(count)
+    ]
+    done = {"count": count, "checked": 8, "wrong": 0, "bus_gb_s": gb_s}
+    said = judge_nccl(two(torch__cuda={"gpus": gpus}, gpu__nccl=done))
+    assert (said.status.value, said.cause_id) == (status, "nccl_slow" if status == "warn" else None)
 
 
 # -- Which GPU ------------------------------------------------------------------------------------------------------

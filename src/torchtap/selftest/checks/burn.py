@@ -6,6 +6,7 @@ rest is unknown. One fault is named once: what follows from it is skipped for th
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
@@ -36,6 +37,7 @@ from torchtap.selftest.limits import (
     SLOWER_WARN,
     XIDS_OF_PROGRAMS,
 )
+from torchtap.selftest.references import REFERENCES
 from torchtap.selftest.status import Level, Status
 from torchtap.selftest.words import age as duration
 from torchtap.selftest.words import count, name_gpus
@@ -281,8 +283,17 @@ def judge_power(_: Burn, watch: Watch) -> Judged:
     if bad := {index: number for index, number in braked.items() if number}:
         seen = "; ".join(f"GPU {index}: in {count(number, 'reading')}" for index, number in bad.items())
         return failed("load_power_brake", seen, **values, gpus=name_gpus(bad), index=min(bad))
-    power = f", {sum(mean for _, _, mean in drawn):,.0f} W on average" if drawn else ""
+    power = f", {sum(mean for _, _, mean in drawn):,.0f} W on average{_target(drawn)}" if drawn else ""
     return passed(f"{count(len(braked), 'GPU')}, no power brake{power}", **values)
+
+
+def _target(drawn: Sequence[tuple[int, str, float]]) -> str:
+    """What DCGM's load reaches on these boards, to compare with; of two kinds with one name, the smaller number."""
+    known = [
+        [row.watts for row in REFERENCES if row.watts and re.search(row.pattern, name)]
+        for _, name, _ in drawn
+    ]
+    return f" (DCGM's load: {sum(min(found) for found in known):,.0f} W)" if all(known) else ""
 
 
 def judge_pcie(burn: Burn, watch: Watch) -> Judged:

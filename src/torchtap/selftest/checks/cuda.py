@@ -45,6 +45,9 @@ def judge_library(facts: Facts) -> Judged:
     if len(set(known.values())) > 1 and not facts.simulated:
         seen = ", ".join(f"{name} {version}" for name, version in known.items())
         return failed("driver_library_mismatch", seen, versions=f": {seen}", **known)
+    asked = _lacks_compute(facts)
+    if asked and facts.host.container and not facts.simulated:
+        return warned("libcuda_not_given", path, path=path, capabilities=asked)
     return passed(path, path=path, **known)
 
 
@@ -52,14 +55,20 @@ def _judge_no_library(facts: Facts, error: str) -> Judged:
     # dlopen says which file it did not find: libcuda itself, or one that libcuda needs.
     if not error.startswith("libcuda.so.1: cannot open shared object file: No such file"):
         return failed("libcuda_broken", error, error=error)
-    capabilities = facts.host.env.get("NVIDIA_DRIVER_CAPABILITIES")
-    if capabilities is not None and not {"compute", "all"} & set(capabilities.split(",")):
+    capabilities = _lacks_compute(facts)
+    if capabilities is not None:
         why = f"NVIDIA_DRIVER_CAPABILITIES={capabilities} lacks compute"
     elif facts.host.container:
         why = "the driver's libraries were not added to this container"
     else:
         why = "the driver is installed in part only"
     return failed("libcuda_missing", "libcuda.so.1 is not on the loader path", capabilities=why)
+
+
+def _lacks_compute(facts: Facts) -> str | None:
+    """NVIDIA_DRIVER_CAPABILITIES, where it is set without compute; then the toolkit adds no libcuda."""
+    asked = facts.host.env.get("NVIDIA_DRIVER_CAPABILITIES")
+    return None if asked is None or {"compute", "all"} & set(asked.split(",")) else asked
 
 
 def _file_version(path: str) -> str | None:
@@ -180,6 +189,7 @@ CHECKS = (
             "libcuda_broken",
             "libcuda_stub",
             "libcuda_compat",
+            "libcuda_not_given",
             "wsl_linux_driver",
             "driver_library_mismatch",
         ),

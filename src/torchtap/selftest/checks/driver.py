@@ -11,10 +11,18 @@ from torchtap.selftest.limits import TOOLKIT_DRIVERS
 from torchtap.selftest.smi import Finding, Verdict
 from torchtap.selftest.smi.fields import version as version_shape
 from torchtap.selftest.words import count, name_gpus, version
-from torchtap.variants import CUDA_12_FLOOR, CUDA_13_FLOOR, Capability, Driver, fitting_variant, parse_version
+from torchtap.variants import (
+    CUDA_11_FLOOR,
+    CUDA_12_FLOOR,
+    CUDA_13_FLOOR,
+    Capability,
+    Driver,
+    fitting_variant,
+    parse_version,
+)
 
 # Minor-version compatibility: the CUDA major alone decides (variants.py tells the source). torch compares likewise.
-FLOORS = {12: CUDA_12_FLOOR, 13: CUDA_13_FLOOR}
+FLOORS = {11: CUDA_11_FLOOR, 12: CUDA_12_FLOOR, 13: CUDA_13_FLOOR}
 # Findings about the host, not about one GPU, that another check reports.
 REPORTED_BY_GPU_STATE = frozenset({"mig_no_instance"})
 _WORST_FIRST = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.RETRY, Verdict.WARN, Verdict.PASS)
@@ -241,7 +249,7 @@ CHECKS = (
         needs=("torch.build", "device.nodes", "driver.smi"),
         judge=judge_version,
         causes=("driver_too_old", "driver_too_old_for_all", "version_unreadable"),
-        source="CUDA release notes, minor-version compatibility: 13.x needs 580.65.06, 12.x needs 525.60.13",
+        source="CUDA release notes, minor-version compatibility: 13.x needs 580.65.06, 12.x 525.60.13, 11.x 450.80.02",
         see="nvidia-smi --query-gpu=driver_version --format=csv,noheader",
     ),
 )

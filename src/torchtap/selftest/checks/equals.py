@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchtap.selftest.check import Check, Judged, UnreadableError, failed, passed, skipped, warned
 from torchtap.selftest.facts import Facts
+from torchtap.selftest.references import has_nvswitch
 from torchtap.selftest.smi.nvlink import Links, read_nvlink
 from torchtap.selftest.status import Level
 from torchtap.selftest.words import count, name_gpus
@@ -12,9 +13,8 @@ FIRMWARE = ("vbios_version", "inforom.image")
 
 
 def judge_nvlink(facts: Facts) -> Judged:
-    """Links that are down. All down is right for PCIe boards without a bridge, and wrong behind an NVSwitch.
-
-    Only GPUs of an NVSwitch report a fabric.
+    """Links that are down. All down, or some on all GPUs alike, is right for PCIe and NVL boards, which are bridged in
+    pairs or not at all, and wrong behind an NVSwitch, known by the board or the fabric that it reports.
     """
     smi = facts.need_smi
     if smi.path is None:
@@ -32,7 +32,11 @@ def judge_nvlink(facts: Facts) -> Judged:
         raise UnreadableError(f"nvidia-smi nvlink -s says {what!r}")
     values: dict[str, object] = {"up": [gpu.up for gpu in gpus], "down": [list(gpu.down) for gpu in gpus]}
     if not any(gpu.up for gpu in gpus):
-        switched = [row.gpu for row in smi.rows if row.text("fabric.state") is not None]
+        switched = [
+            row.gpu
+            for row in smi.rows
+            if row.text("fabric.state") is not None or has_nvswitch(row.text("name") or "")
+        ]
         if switched:
             return failed("nvlink_all_down", "no NVLink is up", **values, gpus=name_gpus(switched))
         return skipped("not_applicable", "no NVLink is connected")
@@ -40,7 +44,9 @@ def judge_nvlink(facts: Facts) -> Judged:
     if broken:
         return failed("nvlink_inactive", _seen(broken), **values, gpus=name_gpus(gpu.index for gpu in broken))
     if partly := [gpu for gpu in gpus if gpu.down]:
-        return warned("nvlink_partly", _seen(partly), **values, gpus=name_gpus(gpu.index for gpu in partly))
+        wired = [gpu for gpu in partly if has_nvswitch(gpu.name)]
+        cause, say = ("nvlink_down", failed) if wired else ("nvlink_partly", warned)
+        return say(cause, _seen(partly), **values, gpus=name_gpus(gpu.index for gpu in wired or partly))
     return passed(f"{count(sum(gpu.up for gpu in gpus), 'NVLink')} up, none down", **values)
 
 
@@ -88,9 +94,10 @@ CHECKS = (
         reads=("ask:nvlink", "smi:index", "smi:fabric.state", "smi:mig.mode.current"),
         needs=("gpu.state",),
         judge=judge_nvlink,
-        causes=("nvlink_inactive", "nvlink_all_down", "nvlink_partly"),
+        causes=("nvlink_inactive", "nvlink_all_down", "nvlink_down", "nvlink_partly"),
         level=Level.FULL,
-        source="GPUs of one kind must have as many links up; all down is a board without bridge or NVSwitch",
+        source="GPUs of one kind must have as many links up; on boards of NVSwitch hosts all must be. Others may have "
+        "links that are down by design (azurehpc-health-checks#162: 6 of 18 of an H100 NVL)",
         see="nvidia-smi nvlink -s",
     ),
     Check(

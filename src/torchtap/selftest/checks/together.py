@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 
 from torchtap.selftest.check import Check, Judged, Scope, UnreadableError, failed, passed, skipped, warned
 from torchtap.selftest.checks.speed import rate
 from torchtap.selftest.checks.which import READS, numbering
 from torchtap.selftest.facts import Facts, NotDoneError, StepState
-from torchtap.selftest.limits import NCCL_WARN_GB_S
+from torchtap.selftest.limits import NCCL_NVLINK_GB_S, NCCL_NVLINK_GPUS, NCCL_WARN_GB_S
 from torchtap.selftest.status import Level
 from torchtap.selftest.words import count
 
@@ -88,9 +89,27 @@ def judge_nccl(facts: Facts) -> Judged:
         return failed(
             "nccl_wrong", f"{wrong:,} of {count(checked, 'value')} wrong; {seen}", **{**values, **texts}
         )
-    if gb_s < NCCL_WARN_GB_S:
-        return warned("nccl_slow", seen, **values, limit=f"{NCCL_WARN_GB_S:g} GB/s")
+    least, of_what = least_nccl(gpus, numbers.names.values())
+    if gb_s < least:
+        return warned("nccl_slow", seen, **values, limit=f"{least:.4g} GB/s is {of_what}")
     return passed(f"sum right; {seen}", **values)
+
+
+def least_nccl(gpus: int, names: Iterable[str]) -> tuple[float, str]:
+    """The bus bandwidth in GB/s below which so many GPUs of these names are slow, and what that is.
+
+    >>> least_nccl(8, ["NVIDIA H200"]), least_nccl(2, ["NVIDIA L40S"])
+    ((400.0, 'the least that eight reach over NVLink'), (5.0, 'what a PCIe 3.0 x8 path gives'))
+    """
+    known = [
+        [floors for pattern, floors in NCCL_NVLINK_GB_S.items() if re.search(pattern, name)] for name in names
+    ]
+    if not known or not all(known):
+        return NCCL_WARN_GB_S, "what a PCIe 3.0 x8 path gives"
+    eight, fewer = min(found[0] for found in known)
+    if gpus < NCCL_NVLINK_GPUS:
+        return fewer, "what PCIe could carry at most, without NVLink"
+    return eight, "the least that eight reach over NVLink"
 
 
 CHECKS = (
@@ -117,7 +136,7 @@ CHECKS = (
         on_error="nccl_failed",
         scope=Scope.REAL_GPU,
         level=Level.FULL,
-        source="a known sum of whole numbers; limits.NCCL_WARN_GB_S (unverified, so only a warning)",
+        source="a known sum of whole numbers; limits.NCCL_WARN_GB_S, NCCL_NVLINK_GB_S (unverified, so only warnings)",
         see="NCCL_DEBUG=INFO torchtap selftest --only gpu.nccl",
     ),
 )
