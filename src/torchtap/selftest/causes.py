@@ -521,7 +521,7 @@ CAUSES: dict[str, Cause] = {
         paste="sudo nvidia-smi --gpu-reset",
     ),
     "driver_blocked": Cause(
-        says="the driver kept {task} waiting for more than {waited_s} s: it waits for a GPU that does not respond",
+        says="{task} waits in the driver for more than {waited_s} s, as for a GPU that does not respond",
         remedy=Remedy.REBOOT_HOST,
         do="Look for an Xid in the host's kernel log, then reboot the host",
         paste=_KERNEL_LOG,

@@ -165,8 +165,9 @@ XIDS: tuple[Xids, ...] = (
     Xids(Verdict.FAIL, "nvlink_error", frozenset({74})),
     Xids(Verdict.FAIL, "power_cable", frozenset({54})),
     Xids(Verdict.FAIL, "xid_reset", frozenset({46, 62, 109, 110, 136, 143, 155, 156, 158})),
-    # RESTART_APP and IGNORE in the catalogue; 45 only reports that a process was ended.
-    Xids(None, "", frozenset({13, 31, 43, 45, 63, 92, 94, 121, 137, 157})),
+    # RESTART_APP and IGNORE in the catalogue; 45 only reports that a process was ended. Not 63 and 94, which tell of
+    # memory errors that were repaired or contained: DCGM warns of both, so they are among the others.
+    Xids(None, "", frozenset({13, 31, 43, 45, 92, 121, 137, 157})),
     # 154 only says that the recovery action changed: to what stands in the line (KERNEL_SENTENCES).
     Xids(None, "", frozenset({154})),
 )
