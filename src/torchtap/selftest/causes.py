@@ -621,9 +621,10 @@ CAUSES: dict[str, Cause] = {
         paste="ldconfig -p | grep -E 'libcuda|libnvidia'",
     ),
     "gpu_busy": Cause(
-        says="the GPU is busy or unavailable (CUDA error 46): held by another process, or in need of a reset",
+        says="the GPU is busy or unavailable (CUDA error 46): held by another process, in need of a reset, or a vGPU "
+        "without licence",
         remedy=Remedy.FREE_GPU,
-        do="End the process that holds it. If there is none, reset the GPU on the host",
+        do="End the process that holds it. If there is none, reset the GPU on the host; for a vGPU check its licence",
         paste="nvidia-smi",
     ),
     "gpu_held_alone": Cause(

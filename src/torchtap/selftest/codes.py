@@ -84,7 +84,8 @@ def lacks_licence(facts: Facts) -> bool:
     """Whether a virtual GPU says that it has no licence."""
     answer = facts.smi.also.get("licence") if facts.smi is not None else None
     leaves = read_query(answer.text) if answer is not None else ()
-    return any(path[-1] == "License Status" and value.startswith("Unlicensed") for _, (path, value) in leaves)
+    status = [value for _, (path, value) in leaves if path[-1] == "License Status"]
+    return any(value and not value.startswith(("Licensed", "N/A")) for value in status)
 
 
 def fabric_is_not_it(facts: Facts) -> bool:

@@ -888,6 +888,20 @@ SCENARIOS = [
         "vgpu_refused",
     ),
     Scenario(
+        "46, vGPU whose licence has expired",
+        replace(code(46), smi=vgpu("Expired").smi),
+        "cuda.init",
+        "fail",
+        "vgpu_refused",
+    ),
+    Scenario(
+        "46, vGPU with a licence",
+        replace(code(46), smi=vgpu("Licensed (Expiry: 2027-1-1 0:0:0 GMT)").smi),
+        "cuda.init",
+        "fail",
+        "gpu_busy",
+    ),
+    Scenario(
         "46, exclusive mode",
         replace(code(46), smi=smi_answers([{**H200, "compute_mode": "Exclusive_Process"}])),
         "cuda.init",
