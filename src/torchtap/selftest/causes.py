@@ -165,6 +165,12 @@ CAUSES: dict[str, Cause] = {
         do="Driver files that do not belong together, or a GPU in a bad state. Read the kernel log, then reboot",
         paste=_KERNEL_LOG,
     ),
+    "smi_too_long": Cause(
+        says="nvidia-smi printed more than {size} and did not come to an end, so it was ended: it proves nothing",
+        remedy=Remedy.RUN_AGAIN,
+        do="No machine has so much to say: another program of that name comes first on PATH, or it is broken",
+        paste="type -a nvidia-smi; nvidia-smi -L | head",
+    ),
     "smi_unreadable": Cause(
         says="nvidia-smi answered something that Torchtap cannot read, so it proves nothing",
         remedy=Remedy.RUN_AGAIN,
@@ -1011,18 +1017,45 @@ CAUSES: dict[str, Cause] = {
     ),
     # ---- The self-test itself ----------------------------------------------------------------------------------
     "child_crashed": Cause(
-        says="the test process was ended by {signal} while it ran {step}",
+        says="the test process was ended by {signal} {at}",
         remedy=Remedy.REBOOT_HOST,
         do="Read the host's kernel log, and the evidence in --json. Usual reasons: driver files that do not belong "
         "together, or a GPU in a bad state: recreate the container, then reboot the host",
         paste=_KERNEL_LOG,
     ),
     "child_hung": Cause(
-        says="{step} gave no answer in {waited_s} s{stuck}",
+        says="the test process gave no answer in {waited_s} s, {at}{stuck}",
         remedy=Remedy.REBOOT_HOST,
         do="If the machine is only slow, allow more time. Otherwise the driver waits for a GPU: read the kernel log, "
         "reboot the host",
         paste="torchtap selftest --timeout 300",
+    ),
+    "child_killed": Cause(
+        says="something else ended the test process {at}, with {signal}",
+        remedy=Remedy.RUN_AGAIN,
+        do="SIGKILL is most often the out-of-memory killer: give the container or the job more memory. Others are time "
+        "limits of a job, or a person",
+        paste="sudo dmesg | grep -iE 'out of memory|oom'",
+    ),
+    "torch_crashed": Cause(
+        says="the test process was ended by {signal} {at}, which asks no GPU",
+        remedy=Remedy.REINSTALL_TORCH,
+        do="Usual reasons: packages that do not belong together, a library of LD_PRELOAD, a CPU that lacks what this "
+        "PyTorch needs (SIGILL). In the image: remove your packages; elsewhere reinstall torch",
+        paste="torchtap-env reset",
+    ),
+    "child_slow": Cause(
+        says="the test process gave no answer in {waited_s} s, {at}, which asks no GPU{stuck}",
+        remedy=Remedy.RUN_AGAIN,
+        do="The machine is slow or busy: few CPU cores, packages on a slow or broken network disk. Allow more time",
+        paste="torchtap selftest --timeout 300",
+    ),
+    "child_ended": Cause(
+        says="the test process ended too early {at} ({how}); its last words: {words}",
+        remedy=Remedy.REINSTALL_TORCH,
+        do="Mend what these words name; the whole text is in the evidence. Where they name nothing: look at the folder "
+        "you are in, your packages, sitecustomize and LD_PRELOAD",
+        paste="torchtap selftest --json",
     ),
     "python_broken": Cause(
         says="{python} cannot be started: {error}",
@@ -1031,7 +1064,7 @@ CAUSES: dict[str, Cause] = {
         paste="torchtap-env reset",
     ),
     "child_silent": Cause(
-        says="the test process ended (exit code {rc}) in the middle of {step}, without a word",
+        says="the test process ended too early {at} ({how}), without a word",
         remedy=Remedy.RUN_AGAIN,
         do="Something ended it: look for the out-of-memory killer in the kernel log, and at sitecustomize or "
         "LD_PRELOAD in the environment",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -117,18 +116,6 @@ def read_lines(answer: Answer) -> Child:
             end=answer,
         )
     return Child(steps=steps, answer=answer, finished=finished and not running)
-
-
-def signal_name(rc: int) -> str:
-    """`-6` as a person says it.
-
-    >>> signal_name(-6), signal_name(-999)
-    ('SIGABRT', 'signal 999')
-    """
-    try:
-        return signal.Signals(-rc).name
-    except ValueError:
-        return f"signal {-rc}"
 
 
 def _parse(line: str) -> dict[str, object]:

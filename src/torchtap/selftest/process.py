@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchtap.selftest.limits import KILL_WAIT_S, MAX_OUTPUT_BYTES
+from torchtap.selftest.words import size, waited
 
 # How often a running command is looked at while it says nothing.
 LOOK_EVERY_S = 0.2
@@ -37,6 +38,21 @@ class Answer:
     too_long: bool = False  # it printed more than the limit and was ended for it
     stuck_pid: int | None = None  # survived SIGKILL for two seconds, so it was left alone
     not_started: str = ""  # why it could not be started at all
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words.
+
+        >>> Answer(command=(), rc=3).ending, Answer(command=(), too_long=True).ending
+        ('exit code 3', 'ended, because it printed more than 1 MiB')
+        """
+        if self.not_started:
+            return self.not_started
+        if self.too_long:
+            return f"ended, because it printed more than {size(MAX_OUTPUT_BYTES)}"
+        if self.timed_out:
+            return f"no answer in {waited(self.seconds)} s"
+        return "ended, because its answer was not wanted any more" if self.stopped else f"exit code {self.rc}"
 
 
 def ask(

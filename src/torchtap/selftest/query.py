@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from torchtap.selftest.facts import SmiFacts
-from torchtap.selftest.limits import MAX_REFUSALS, PROCESSES_ASKED_MIB, SMI_TIMEOUT_S
+from torchtap.selftest.limits import MAX_OUTPUT_BYTES, MAX_REFUSALS, PROCESSES_ASKED_MIB, SMI_TIMEOUT_S
 from torchtap.selftest.process import Answer, ask
 from torchtap.selftest.smi import Finding, Judgement, Kind, Row, Verdict, judge, read_list
 from torchtap.selftest.smi.fields import FIELDS
+from torchtap.selftest.words import size, waited
 from torchtap.variants import Driver, parse_version
 
 TIMEOUT_VARIABLE = "TORCHTAP_SMI_TIMEOUT"
@@ -261,12 +262,10 @@ def judge_answer(answer: Answer, kind: Kind | None = None, mig_enabled: Sequence
         return Judgement(Verdict.FAIL, (finding,))
     if answer.timed_out:
         said = judge(answer.text, None, answer.command, Kind.TIMEOUT)
-        values = {"waited_s": f"{answer.seconds:.0f}", "stuck_pid": answer.stuck_pid}
+        values = {"waited_s": waited(answer.seconds), "stuck_pid": answer.stuck_pid}
         return replace(said, findings=tuple(replace(each, values=values) for each in said.findings))
     if answer.too_long:
-        finding = Finding(
-            None, "smi_unreadable", Verdict.UNKNOWN, {"what": "more than it could ever have to say"}
-        )
+        finding = Finding(None, "smi_too_long", Verdict.UNKNOWN, {"size": size(MAX_OUTPUT_BYTES)})
         return Judgement(Verdict.UNKNOWN, (finding,))
     # It prints everything to standard output. What comes by the other way is the loader's or the shell's: a reason
     # where it failed, noise where it did not.

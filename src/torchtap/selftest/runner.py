@@ -34,6 +34,7 @@ from torchtap.selftest.checks.expect import (
 )
 from torchtap.selftest.checks.which import numbering_if_known
 from torchtap.selftest.codes import BUSY
+from torchtap.selftest.endings import judge_end
 from torchtap.selftest.facts import Facts, NotDoneError, StepState
 from torchtap.selftest.gather import SettingError, gather, smi_timeout
 from torchtap.selftest.host import SHARED_MEMORY
@@ -46,11 +47,10 @@ from torchtap.selftest.limits import (
     MAX_EVIDENCE_CHARS,
     MAX_EVIDENCE_LINES,
 )
-from torchtap.selftest.probe import signal_name
 from torchtap.selftest.result import Report, Result, Selection
 from torchtap.selftest.smi.fields import NotThisFormError
 from torchtap.selftest.status import Device, Level, Status
-from torchtap.selftest.words import shorten
+from torchtap.selftest.words import shorten, waited
 
 DEVICE_VARIABLE = "TORCHTAP_DEVICE"
 # What torch's and CUDA's own words mean, before a check's own `on_error`. Searched in the text of the exception.
@@ -299,21 +299,9 @@ def _not_done(check: Check, error: NotDoneError, facts: Facts) -> Judged:
         return unknown("interrupted", "not reached")
     where = numbering_if_known(facts).where(step.where)
     name = f"{step.name} ({where})" if where else step.name
-    values = {"step": name, "waited_s": f"{step.seconds:.0f}", "rc": answer.rc}
-    if step.state is StepState.CRASHED:
-        ended = signal_name(answer.rc or 0)
-        return failed("child_crashed", f"{ended} in {name}", **values, signal=ended)
-    if step.state is StepState.HUNG:
-        pid = answer.stuck_pid
-        stuck = f"; pid {pid} is stuck in the kernel and could not be ended" if pid is not None else ""
-        return failed("child_hung", f"no answer from {name} in {step.seconds:.0f} s", **values, stuck=stuck)
-    if step.state is StepState.SILENT and answer.not_started:
-        python = answer.command[0]
-        return failed(
-            "python_broken", f"{python}: {answer.not_started}", python=python, error=answer.not_started
-        )
-    if step.state is StepState.SILENT:
-        return failed("child_silent", f"exit code {answer.rc} in {name}", **values)
+    if (ended := judge_end(step, answer, facts, name)) is not None:
+        return ended
+    values = {"step": name, "waited_s": waited(step.seconds), "rc": answer.rc}
     if step.state is StepState.ERROR:
         first = step.error.splitlines()[0] if step.error else "an exception without a text"
         cause = next((cause for text, cause in ERROR_TEXTS if re.search(text, step.error)), check.on_error)

@@ -77,6 +77,15 @@ def took(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
 
 
+def waited(seconds: float) -> str:
+    """How long somebody waited, for texts that end in "s": whole seconds, and never 0.
+
+    >>> waited(20.04), waited(1.06), waited(0.0012)
+    ('20', '1', '0.001')
+    """
+    return f"{seconds:.0f}" if seconds >= 1 else f"{seconds:.1g}"
+
+
 def cudnn_version(number: int) -> str:
     """cuDNN's version number as people write it.
 

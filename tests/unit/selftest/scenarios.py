@@ -296,6 +296,29 @@ def ended(step: str, state: StepState, answer: Answer) -> Facts:
     return replace(facts, child=replace(facts.child, steps={**before, step: bad}, finished=False))
 
 
+def left(step: str, answer: Answer) -> Facts:
+    """The process ended in this step, and what it had said until then."""
+    names = list(GOOD_STEPS)
+    until = {name: GOOD_STEPS[name] for name in names[: names.index(step)]}
+    text = child_answer(until, dies_in=step).text
+    return replace(good(), child=read_lines(replace(answer, text=text)))
+
+
+# A name, the step, how the process ended, the cause.
+ENDS = (
+    ("torch aborts", "cpu.matmul", Answer(command=("child",), rc=-6), "torch_crashed"),
+    ("an instruction is missing", "cpu.matmul", Answer(command=("child",), rc=-4), "torch_crashed"),
+    ("no memory left", "cpu.matmul", Answer(command=("child",), rc=-9), "child_killed"),
+    ("no memory left on the GPU's side", "gpu.matmul", Answer(command=("child",), rc=-9), "child_killed"),
+    ("a slow machine", "cpu.matmul", Answer(command=("child",), timed_out=True, seconds=30.0), "child_slow"),
+    (
+        "with words",
+        "cpu.matmul",
+        Answer(command=("child",), rc=2, errors="Intel oneMKL FATAL ERROR: Cannot load libtorch_cpu.so.\n"),
+        "child_ended",
+    ),
+    ("too many words", "cpu.matmul", Answer(command=("child",), too_long=True, errors="x\n"), "child_ended"),
+)
 STATUS_ALONE = {"fabric.state": "[N/A]", "fabric.status": "Failure"}
 NO_UVM = replace(HOST, nodes=tuple(node for node in HOST.nodes if "uvm" not in node.path))
 OFF_BUS = "Unable to determine the device handle for GPU0000:5E:00.0: Unknown Error"
@@ -535,6 +558,13 @@ SCENARIOS = [
     Scenario("interrupts", said("", rc=10), "driver.smi", "fail", "interrupt_issue"),
     Scenario(
         "a new word of NVML", said("Failed to initialize NVML: Moon"), "driver.smi", "fail", "nvml_error"
+    ),
+    Scenario(
+        "nvidia-smi never stops printing",
+        said("xxx", rc=None, too_long=True),  # type: ignore[arg-type]
+        "driver.smi",
+        "unknown",
+        "smi_too_long",
     ),
     # gpu.state, gpu.ecc, gpu.clocks, gpu.pcie
     Scenario(
@@ -1181,6 +1211,10 @@ SCENARIOS = [
         "no LSTM on the CPU", error("cpu.rnn", "RuntimeError: odd"), "cpu.rnn", "fail", "computation_failed"
     ),
     # level full
+    *(
+        Scenario(f"the process ends: {name}", left(step, answer), step, "fail", cause)
+        for name, step, answer, cause in ENDS
+    ),
     Scenario(
         "a step of level full crashes",
         ended("gpu.memory", StepState.CRASHED, Answer(command=("child",), rc=-11, seconds=20.0)),

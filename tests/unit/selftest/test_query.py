@@ -170,7 +170,7 @@ def test_noise_on_standard_error_does_not_spoil_a_good_answer(tmp_path: Path):
         (b"\x7fELFgarbage", 0o755, "smi_broken"),
         (b"#!/bin/sh\n", 0o644, "smi_broken"),
         (b"#!/bin/sh\nkill -SEGV $$\n", 0o755, "smi_crashed"),
-        (b"#!/bin/sh\nexec yes\n", 0o755, "smi_unreadable"),
+        (b"#!/bin/sh\nexec yes\n", 0o755, "smi_too_long"),
         (b"#!/bin/sh\nexit 0\n", 0o755, "smi_unreadable"),
         (b"#!/bin/sh\nexit 9\n", 0o755, "driver_not_loaded"),
         (b"#!/bin/sh\nexit 255\n", 0o755, "smi_unreadable"),
@@ -381,5 +381,5 @@ def test_an_answer_without_end_is_no_answer():
     text = "0, NVIDIA T4, GPU-00000074-0000-0000-0000-000000000000\n"
     command = ("nvidia-smi", "--query-gpu=index,name,uuid", "--format=csv,noheader,nounits")
     judged = judge_answer(Answer(command=command, text=text, rc=0, too_long=True))
-    assert (judged.verdict.value, judged.causes) == ("unknown", ((None, "smi_unreadable"),))
+    assert (judged.verdict.value, judged.causes) == ("unknown", ((None, "smi_too_long"),))
     assert judge_answer(Answer(command=command, text=text, rc=0)).verdict.value == "pass"

@@ -40,7 +40,7 @@ from torchtap.selftest.limits import (
 from torchtap.selftest.references import REFERENCES
 from torchtap.selftest.status import Level, Status
 from torchtap.selftest.words import age as duration
-from torchtap.selftest.words import count, name_gpus
+from torchtap.selftest.words import count, name_gpus, waited
 
 JudgeLoad = Callable[[Burn, Watch], Judged]
 
@@ -129,8 +129,8 @@ def judge_lost(burn: Burn, watch: Watch) -> Judged:
             "load_gpu_lost", watch.gone, gpus=name_gpus(gpu.index for gpu in watch.gpus), after=after
         )
     if watch.hung:
-        waited = f"{watch.waited_s:.0f}"
-        return failed("smi_hung", f"no answer in {waited} s under load, again and again", waited_s=waited)
+        seconds = waited(watch.waited_s)
+        return failed("smi_hung", f"no answer in {seconds} s under load, again and again", waited_s=seconds)
     if burn.step.state is StepState.DONE and (problem := _too_few(watch)):
         raise UnreadableError(problem)
     good = watch.asked - watch.unread

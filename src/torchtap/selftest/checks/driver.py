@@ -105,13 +105,9 @@ def _how_it_ended(facts: Facts) -> str:
             if stuck is None
             else f"pid {stuck} is stuck in the kernel and could not be ended"
         )
-        return f"no answer in {last.seconds:.0f} s; {end}"
+        return f"{last.ending}; {end}"
     first = next((line.strip() for line in last.text.splitlines() if line.strip()), "")
-    return (
-        f"exit code {last.rc}, first line {first[:60]!r}"
-        if first
-        else f"exit code {last.rc}, nothing printed"
-    )
+    return f"{last.ending}, first line {first[:60]!r}" if first else f"{last.ending}, nothing printed"
 
 
 def _versions(facts: Facts) -> str:
@@ -210,6 +206,7 @@ CHECKS = (
             "smi_broken",
             "smi_crashed",
             "smi_unreadable",
+            "smi_too_long",
             "smi_exit_code",
             "field_refused",
             "usage_error",

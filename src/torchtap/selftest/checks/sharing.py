@@ -63,7 +63,7 @@ _REFUSED = re.compile(
 def _apps(answer: Answer, rows: Sequence[Row]) -> dict[int | None, list[str]]:
     """Process ids by GPU. Raises `UnreadableError` for lines of another form, and for an answer that is none."""
     if answer.rc != 0 and not _REFUSED.search(answer.text):
-        raise UnreadableError(f"the question for processes was not answered (exit code {answer.rc})")
+        raise UnreadableError(f"the question for processes was not answered: {answer.ending}")
     index = {row.text("uuid"): row.gpu for row in rows}
     found: dict[int | None, list[str]] = {}
     for line in answer.text.splitlines():

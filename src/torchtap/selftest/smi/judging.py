@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torchtap.selftest.smi import texts
+from torchtap.selftest.smi.arguments import check_arguments
 from torchtap.selftest.smi.cells import Cell, CellState, read_cell
 from torchtap.selftest.smi.fields import FIELDS, NotThisFormError, licensed
 from torchtap.selftest.smi.forms import (
@@ -75,6 +76,8 @@ def judge(
     `mig.mode.current` is Enabled. An ordinary `-L` and the `-L` of a GPU in MIG mode without instances are the same
     text, so only this can tell them apart.
 
+    Raises `TypeError` for arguments of other types: bytes must be decoded first.
+
     A pass needs proof: at least one GPU or version that could be read, nothing unreadable, exit status 0 or unknown.
 
     >>> judge("Unable to determine the device handle for GPU0000:5E:00.0: Unknown Error").causes
@@ -82,6 +85,7 @@ def judge(
     >>> judge("lorem ipsum", rc=0).verdict.value
     'unknown'
     """
+    check_arguments(text, rc, command, kind, mig_enabled)
     text, asked = _bare(text)
     command = command or asked
     form = Kind(kind) if kind is not None else guess_kind(text, command)
