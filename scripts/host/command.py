@@ -16,15 +16,29 @@ INTERRUPTED = 130
 HELP = (["--help"], ["-h"])
 NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 
+UNWRITABLE = NOT_OURS | {errno.EIO, errno.EBADF, errno.EFBIG}
+
 
 def run(main: Main) -> int:
     """Call a command's `main` with its arguments and return the exit code."""
     name = Path(sys.argv[0]).name
     if sys.argv[1:] in HELP:  # before anything is looked at, built or written
-        print((sys.modules["__main__"].__doc__ or "").rstrip())
-        return 0
+        return written(print_help, name)
+    return written(main, name)
+
+
+def print_help(_: Sequence[str]) -> int:
+    """The script's own words."""
+    print((sys.modules["__main__"].__doc__ or "").rstrip())
+    return 0
+
+
+def written(main: Main, name: str) -> int:
+    """What `main` returns, once all that it printed is written."""
     try:
-        return main(sys.argv[1:])
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+        return code
     except show.Problem as trouble:
         show.problem(name, trouble)
         return trouble.code
@@ -35,6 +49,12 @@ def run(main: Main) -> int:
         sys.stderr.close()
         return 0
     except OSError as error:
+        if error.errno in UNWRITABLE and not error.filename:  # about a stream, and not about a file
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)  # what is still to be written would fail once more at the end
+            os.close(nowhere)
+            print(f"{name}: standard output cannot be written: {error.strerror}", file=sys.stderr)
+            return show.USAGE
         if error.errno not in NOT_OURS or not error.filename:
             raise
         show.problem(name, from_file_system(error))

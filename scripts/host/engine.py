@@ -21,6 +21,17 @@ COMPOSE_FLOOR = (
 )  # `!reset` and `!override`, with which the GPU is taken away or chosen, work from here
 INFO_TIMEOUT_S = 30.0
 HOOK = "nvidia-container-runtime-hook"  # dockerd offers --gpus when it finds this on its PATH
+KINDS: Mapping[str, type] = {
+    "CDISpecDirs": list,
+    "DiscoveredDevices": list,
+    "DockerRootDir": str,
+    "Name": str,
+    "Runtimes": dict,
+    "SecurityOptions": list,
+    "ServerErrors": list,
+    "ServerVersion": str,
+}
+OF_TEXTS = frozenset({"CDISpecDirs", "SecurityOptions", "ServerErrors"})
 CDI_KIND = "nvidia.com/gpu"
 
 
@@ -106,7 +117,16 @@ def read_info(text: str) -> dict[str, Any]:
         info = json.loads(text)
     except ValueError:
         return {}
-    return info if isinstance(info, dict) else {}
+    if not isinstance(info, dict):
+        return {}
+    # What is of another kind than Docker writes is as good as not there.
+    known: dict[str, Any] = {
+        key: value for key, value in info.items() if isinstance(value, KINDS.get(key, object))
+    }
+    return {
+        key: [each for each in value if isinstance(each, str)] if key in OF_TEXTS else value
+        for key, value in known.items()
+    }
 
 
 def first_sentence(text: str) -> str:

@@ -21,7 +21,9 @@ from host.show import Problem, say
 Run = Callable[[], int]  # the self-test, ready to be run
 INSIDE = "/tmp/selftest-report"  # of the container, which is its own and goes with it
 EXPECTED = ("GPUS", "NAME", "DRIVER_MIN")
-CODES = frozenset({0, 1, 2, 3, 130, 143})  # of torchtap selftest; 3: --nagios, 130 and 143: interrupted
+CODES = frozenset(
+    {0, 1, 2, 3, 129, 130, 143}
+)  # of torchtap selftest; 3: --nagios, the last three: interrupted
 ALONE = frozenset({"--json", "--one-line", "--nagios", "-"})  # words with which stdout is for a program
 COULD_NOT_RUN = 2
 DOCKER_FAILED = 125

@@ -91,7 +91,9 @@ def outcome(facts: Facts, results: Sequence[Result]) -> str:
     if facts.plan is None or failed & STOPPING or (gpu_failed and facts.must_have_gpu):
         return "would stop"
     mode = "cpu" if gpu_failed and facts.mode == "gpu" else facts.mode
-    return f"would take mode {mode}, variant {facts.plan.variant.name}"
+    asked = facts.plan.prove and mode != facts.plan.mode and facts.engine.ready
+    likely = " (most likely: Docker is asked for a GPU first)" if asked and not gpu_failed else ""
+    return f"would take mode {mode}, variant {facts.plan.variant.name}{likely}"
 
 
 def document(facts: Facts, results: Sequence[Result], version: str) -> dict[str, object]:

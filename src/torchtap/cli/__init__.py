@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import traceback
 from contextlib import suppress
 from typing import Annotated
 
@@ -15,7 +16,8 @@ import typer
 
 import torchtap
 from torchtap.cli.selftest import SELFTEST_HELP, run_selftest
-from torchtap.cli.streams import COULD_NOT_RUN, drop_output, prepare_streams
+from torchtap.cli.streams import COULD_NOT_RUN, Judged, drop_output, prepare_streams
+from torchtap.selftest.oneline import NAGIOS_UNKNOWN
 
 __all__ = ["app", "main"]
 
@@ -50,6 +52,9 @@ def main() -> None:
     """The entry point of the command."""
     prepare_streams()
     stdout = sys.stdout
+    # Nagios takes 2 for a host that fails, and 1 for one that warns.
+    nagios = "--nagios" in sys.argv[1:]
+    could_not_run = NAGIOS_UNKNOWN if nagios else COULD_NOT_RUN
     try:
         app()
     except OSError as error:
@@ -59,9 +64,17 @@ def main() -> None:
         if error.errno != errno.EPIPE:  # that is a reader who went away, as in `| head`: nothing to say
             with suppress(OSError):
                 typer.echo(f"torchtap: standard output cannot be written: {error.strerror}", err=True)
-        sys.exit(COULD_NOT_RUN)
-    except SystemExit:
-        if sys.stdout is stdout:
+        sys.exit(could_not_run)
+    except Judged:
+        raise
+    except SystemExit as end:
+        if sys.stdout is not stdout:
+            drop_output()  # typer found a broken pipe and put a mute stream there
+        elif end.code != COULD_NOT_RUN:
             raise
-        drop_output()  # typer found a broken pipe and put a mute stream there
-        sys.exit(COULD_NOT_RUN)
+        sys.exit(could_not_run)
+    except Exception:
+        if not nagios:
+            raise
+        traceback.print_exc()
+        sys.exit(could_not_run)

@@ -10,9 +10,13 @@ import os
 import stat
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
+
+READER_WAIT_S = 60.0
+LOOK_EVERY_S = 0.1
 
 
 class UnwritableError(ValueError):
@@ -57,14 +61,53 @@ def write(option: str, path: Path, text: str) -> None:
             stream.write(text)
             stream.flush()
         elif there is not None and not stat.S_ISREG(there.st_mode):
-            with os.fdopen(
-                os.open(path, os.O_WRONLY | os.O_NOCTTY), "w", encoding="utf-8", errors="backslashreplace"
-            ) as file:
+            with os.fdopen(_open(option, path), "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
         else:
             _replace(_behind_links(path), text, there)
     except OSError as error:
         raise UnwritableError(f"{option} {path} cannot be written: {error.strerror}") from None
+
+
+def _open(option: str, path: Path) -> int:
+    """A device or a pipe, opened to be written to. A pipe that nobody reads is waited for, and not for ever.
+
+    Raises `OSError` and `UnwritableError`.
+    """
+    ends = time.monotonic() + READER_WAIT_S
+    told = False
+    while True:
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        else:
+            os.set_blocking(handle, True)
+            return handle
+        if time.monotonic() >= ends:
+            raise UnwritableError(f"{option} {path} cannot be written: nobody reads this pipe")
+        if not told and sys.stderr is not None:
+            told = True
+            sys.stderr.write(
+                f"self-test: waiting up to {READER_WAIT_S:.0f} s for a reader of {option} {path}\n"
+            )
+            sys.stderr.flush()
+        time.sleep(LOOK_EVERY_S)
+
+
+def path_of(option: str, text: str | None) -> Path | None:
+    """The path that was given to an option; `Path("-")` for - alone, which is a stream. Raises `UnwritableError`.
+
+    >>> path_of("--output", "-"), path_of("--output", None)
+    (PosixPath('-'), None)
+    """
+    if text is None or text == "-":
+        return None if text is None else Path("-")
+    if not text:
+        raise UnwritableError(f"{option} has an empty name; give one, or leave the option out")
+    path = Path(text)
+    return path if str(path) != "-" else Path.cwd() / path  # ./- is a file of that name
 
 
 def _status(path: Path) -> os.stat_result | None:

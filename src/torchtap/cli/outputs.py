@@ -69,17 +69,21 @@ def choose_outputs(
         if path == STDOUT:
             to_stdout[f"{option} -"] = render
         elif path is not None:
+            check_writable(option, path, example)
             if option == "--prometheus" and path.suffix != PROM:
                 raise UnwritableError(
                     f"--prometheus {path}: its name must end in {PROM}, the only files that node_exporter's textfile "
                     f"collector reads; as in {path.with_suffix(PROM)}"
                 )
-            check_writable(option, path, example)
             to_files.append((option, path, render))
     if len(to_stdout) > 1:
         first, second = list(to_stdout)[:2]
         raise UnwritableError(
             f"{first} and {second} both go to standard output, which takes one; give a file to one of them"
+        )
+    if folder == STDOUT:
+        raise UnwritableError(
+            "--report takes a folder, and - is standard output; a folder of that name is ./-"
         )
     if folder is not None:
         make_folder("--report", folder)

@@ -1,22 +1,22 @@
 """The command `torchtap selftest`: parse, run, show.
 
-Exit codes: 0 pass or warn, 1 fail or unknown, 2 could not run (a wrong option included), 130 and 143 interrupted.
+Exit codes: 0 pass or warn, 1 fail or unknown, 2 could not run (a wrong option included), 129, 130 and 143 interrupted.
 """
 
 from __future__ import annotations
 
+import signal
 import textwrap
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from torchtap.cli.files import UnwritableError
+from torchtap.cli.files import UnwritableError, path_of
 from torchtap.cli.outputs import WORDS, choose_outputs
-from torchtap.cli.streams import COULD_NOT_RUN, refuse, show
+from torchtap.cli.streams import Judged, drop_output, refuse, show
 from torchtap.selftest import Report, SettingError, run
 from torchtap.selftest.interrupt import interruptible
-from torchtap.selftest.oneline import NAGIOS_UNKNOWN, nagios_code
+from torchtap.selftest.oneline import nagios_code
 from torchtap.selftest.progress import showing
 
 SELFTEST_HELP = """\
@@ -42,7 +42,8 @@ Exit codes:
   0  pass or warn
   1  fail or unknown
   2  could not run: a wrong option, or a path that cannot be written
-  130, 143  interrupted (Ctrl-C, SIGTERM); what was found so far is reported
+  129, 130, 143  interrupted (SIGHUP, Ctrl-C, SIGTERM); what was found so far
+     is reported
 With --nagios: 0 pass, 1 warn, 2 fail, 3 unknown or could not run
 """
 
@@ -62,8 +63,8 @@ def _print_checks(wanted: bool) -> None:
 def run_selftest(
     context: typer.Context,
     files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE", hidden=True),  # told at --merge
+        list[str] | None,
+        typer.Argument(metavar="FILES", hidden=True),  # told at --merge
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON (schema 1) instead of the table.")] = False,
     device: Annotated[
@@ -105,20 +106,20 @@ def run_selftest(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="Write the JSON to this file as well; - is standard output.", metavar="FILE"),
     ] = None,
     junit: Annotated[
-        Path | None, typer.Option(help="Write JUnit XML, for a CI; - is standard output.", metavar="FILE")
+        str | None, typer.Option(help="Write JUnit XML, for a CI; - is standard output.", metavar="FILE")
     ] = None,
     prometheus: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help="Write metrics for node_exporter's textfile collector; - as above.", metavar="FILE.prom"
         ),
     ] = None,
     report: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help="Write all of it into this folder: report.json, report.txt, junit.xml, metrics.prom.",
             metavar="FOLDER",
@@ -158,12 +159,14 @@ def run_selftest(
     if files:
         refuse(f"{files[0]}: files are for --merge; to write one, say --output {files[0]}")
     words = {"--json": json, "--one-line": one_line, "--nagios": nagios}
-    could_not_run = NAGIOS_UNKNOWN if nagios else COULD_NOT_RUN
     try:
         outputs = choose_outputs(
             {name: WORDS[name] for name, given in words.items() if given},
-            {"--output": output, "--junit": junit, "--prometheus": prometheus},
-            report,
+            {
+                option: path_of(option, given)
+                for option, given in (("--output", output), ("--junit", junit), ("--prometheus", prometheus))
+            },
+            path_of("--report", report),
         )
         with interruptible() as interrupt, showing(report=outputs.stdout is None) as on_step:
             done = run(
@@ -178,14 +181,19 @@ def run_selftest(
                 stop=interrupt,
             )
     except (SettingError, UnwritableError) as error:
-        refuse(str(error), could_not_run)
+        refuse(str(error))
     if mask:
         done = done.masked()
     unwritten = outputs.write(done)
-    show(_table(done, verbose=verbose) if outputs.stdout is None else outputs.stdout(done))
+    try:
+        show(_table(done, verbose=verbose) if outputs.stdout is None else outputs.stdout(done))
+    except OSError:
+        if interrupt.signal != signal.SIGHUP:
+            raise
+        drop_output()  # the terminal went away, and that is why it ends
     if unwritten:
-        refuse("; ".join(unwritten), could_not_run)
-    raise typer.Exit(interrupt.exit_code or (nagios_code(done) if nagios else done.exit_code))
+        refuse("; ".join(unwritten))
+    raise Judged(interrupt.exit_code or (nagios_code(done) if nagios else done.exit_code))
 
 
 def _given(context: typer.Context, name: str) -> bool:

@@ -9,12 +9,18 @@ from typing import NoReturn
 
 import typer
 
+from torchtap.selftest.words import printable
+
 COULD_NOT_RUN = 2
+
+
+class Judged(SystemExit):
+    """The end of a command with a verdict: its exit code says how the host is, and not that it could not be told."""
 
 
 def refuse(message: str, code: int = COULD_NOT_RUN) -> NoReturn:
     """One line for a user's mistake, no traceback."""
-    typer.echo(f"torchtap selftest: {message}", err=True)
+    typer.echo(printable(f"torchtap selftest: {message}"), err=True)
     raise typer.Exit(code)
 
 
@@ -31,7 +37,8 @@ def prepare_streams() -> None:
             os.fstat(number)
         except OSError:  # closed, as by 2>&-; else the next file that is opened would become this stream
             os.open(os.devnull, os.O_RDWR)
-    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  # as long as the program
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115  # as long as the program
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

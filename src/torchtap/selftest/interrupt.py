@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first ends a self-test with what was found so far, the second ends it at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first ends a self-test with what was found so far, a second one ends it at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 from torchtap.selftest.process import end_all
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
@@ -30,10 +30,12 @@ class Interrupt:
 
     @property
     def exit_code(self) -> int:
-        """130 after Ctrl-C, 143 after SIGTERM, as a shell says it; 0 where nobody asked."""
+        """130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, as a shell says it; 0 where nobody asked."""
         return 128 + self.signal if self.signal else 0
 
     def _heard(self, number: int, _: FrameType | None) -> None:
+        if self.signal and number == signal.SIGHUP:
+            return  # a lost connection is told by the kernel and by the shell: nobody grew impatient
         if self.signal:  # the second time: whoever asks twice does not want to wait
             end_all()
             os._exit(128 + number)
@@ -42,7 +44,7 @@ class Interrupt:
 
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """Within this, the two signals are noted instead of ending the program. For the main thread only.
+    """Within this, the signals are noted instead of ending the program. For the main thread only.
 
     A signal that is ignored stays ignored, as of a command that was started with nohup or in the background.
     """

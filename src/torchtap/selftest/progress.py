@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 # A batch job's log: often enough to see that it lives, seldom enough to read. quick never runs that long.
 LOG_EVERY_S = 30.0
@@ -34,16 +34,22 @@ def showing(*, report: bool) -> Iterator[Callable[[str], None] | None]:
     from rich.text import Text
 
     console = Console(stderr=True, highlight=False)
-    with console.status("self-test") as status:
+    status = console.status("self-test")
 
-        def show(what: str) -> None:
-            line = Text(f"self-test: {what} ...", overflow="ellipsis", no_wrap=True)
-            line.truncate(
-                max(console.width - 2, 20), overflow="ellipsis"
-            )  # 2: the mark that turns, and a blank
+    def show(what: str) -> None:
+        line = Text(f"self-test: {what} ...", overflow="ellipsis", no_wrap=True)
+        line.truncate(max(console.width - 2, 20), overflow="ellipsis")  # 2: the mark that turns, and a blank
+        with suppress(OSError):
             status.update(line)
 
+    # A terminal that goes away (a lost connection) must not take the report away.
+    with suppress(OSError):
+        status.start()
+    try:
         yield show
+    finally:
+        with suppress(OSError):
+            status.stop()
 
 
 class _Log:
@@ -56,5 +62,6 @@ class _Log:
         now = time.monotonic()
         if now - self._last >= LOG_EVERY_S:
             self._last = now
-            sys.stderr.write(f"self-test: {what}\n")
-            sys.stderr.flush()
+            with suppress(OSError):
+                sys.stderr.write(f"self-test: {what}\n")
+                sys.stderr.flush()

@@ -99,6 +99,7 @@ def run(
     >>> [(result.id, result.status.value) for result in report.results]
     [('torch.build', 'pass'), ('cpu.matmul', 'pass')]
     """
+    only, skip = ([names] if isinstance(names, str) else names for names in (only, skip))
     chosen_device = choose_device(device, os.environ)
     if timeout_s is not None and not 0 < timeout_s <= 86_400:
         raise SettingError(f"the time-out must be seconds, above 0 and at most 86400; it is {timeout_s:g}")
@@ -210,7 +211,7 @@ def choose(checks: Sequence[Check], names: Collection[str], *, with_needs: bool 
     by_id = {check.id: check for check in checks}
     for name in names:
         if name not in by_id:
-            near = difflib.get_close_matches(name, by_id, n=1, cutoff=0.4)
+            near = difflib.get_close_matches(name, by_id, n=1)
             hint = f"the nearest is {near[0]}" if near else "none is like it"
             raise UnknownCheckError(f"there is no check {name!r}: {hint}. All: {', '.join(by_id)}")
     if not names:

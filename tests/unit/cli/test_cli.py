@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import socket
 import stat
@@ -17,8 +18,10 @@ import pytest
 
 import torchtap
 from tests.unit.cli.running import command, environment, on_terminal
+from torchtap.cli import files
 
 QUICK = ["selftest", "--device", "cpu", "--only", "cpu.matmul"]
+FILE_OPTIONS = ("--output", "--junit", "--prometheus", "--report")
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -97,6 +100,17 @@ def test_a_machine_without_a_gpu_fails_with_one_cause():
         (["selftest", "--json", "--one-line"], "--json and --one-line both go to standard output"),
         (["selftest", "--prometheus", "metrics.txt"], "its name must end in .prom"),
         (["selftest", "--report", "/proc/x"], "--report /proc/x cannot be made: No such"),
+        (["selftest", "--report", "-"], "--report takes a folder, and - is standard output"),
+        *((["selftest", option, ""], f"{option} has an empty name") for option in FILE_OPTIONS),
+        *(
+            (["selftest", "--prometheus", path], "is a folder; give a file in it")
+            for path in (".", "/", "..")
+        ),
+        (
+            ["selftest", "--output", "none/a\nb"],
+            "--output none/a\N{REPLACEMENT CHARACTER}b cannot be written",
+        ),
+        (["selftest", "--only", "nope"], "there is no check 'nope': none is like it"),
         (["selftest", "--bogus"], "No such option: --bogus"),
         (["selftset"], "No such command 'selftset'"),
     ],
@@ -323,7 +337,9 @@ def test_json_on_a_terminal_has_no_progress():
     assert json.loads(shown)["verdict"] == "pass"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_ends_with_what_was_found_and_leaves_nothing_running(
     tmp_path: Path, number: signal.Signals, code: int
 ):
@@ -338,6 +354,87 @@ def test_a_signal_ends_with_what_was_found_and_leaves_nothing_running(
     assert {result["status"] for result in results.values()} <= {"fail", "unknown", "skip"}
     assert json.loads((tmp_path / "report.json").read_text())["results"] == list(results.values())
     assert ended(pid)
+
+
+def test_a_lost_connection_leaves_every_file(tmp_path: Path):
+    """The terminal is gone, so nothing can be said on it; the kernel and the shell each tell of it."""
+    pid_file, smi = tmp_path / "pid", tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\necho $$ > {pid_file}.part; mv {pid_file}.part {pid_file}; exec sleep 600\n")
+    smi.chmod(0o755)
+    words = ["selftest", "--report", str(tmp_path / "all")]
+    process, master = os.forkpty()
+    if process == 0:
+        env = environment(PATH=f"{tmp_path}:{os.environ['PATH']}")
+        os.execve(sys.executable, [sys.executable, "-m", "torchtap.cli", *words], env)
+    deadline = time.monotonic() + 60
+    while not pid_file.exists() and time.monotonic() < deadline:
+        if select.select([master], [], [], 0.05)[0]:
+            os.read(master, 65536)
+    os.close(master)  # the kernel sends SIGHUP
+    os.kill(process, signal.SIGHUP)
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert len(list((tmp_path / "all").iterdir())) == 4
+    assert ended(int(pid_file.read_text()))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--bogus"],
+        ["--minutes", "abc"],
+        ["--expect-gpus"],
+        ["foo"],
+        ["--merge", "x"],
+        ["--device", "tpu"],
+        ["--json"],
+        ["--output", "/nonexistent/x"],
+    ],
+)
+def test_nagios_never_takes_a_mistake_for_a_host_that_fails(words: list[str]):
+    """3, UNKNOWN: 2 would be CRITICAL."""
+    done = command("selftest", "--nagios", *words)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "Traceback" not in done.stderr
+
+
+def test_nagios_takes_no_fault_of_the_program_for_a_warning():
+    """An exception ends Python with 1, WARNING."""
+    code = (
+        "import sys\n"
+        "import torchtap.cli as cli\n"
+        "sys.argv = ['torchtap', 'selftest', '--nagios']\n"
+        "def broken():\n    raise ZeroDivisionError\n"
+        "cli.app = broken\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert done.returncode == 3
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_a_pipe_that_nobody_reads_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """It is said what is waited for; a reader that comes late gets all of it."""
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(files, "READER_WAIT_S", 0.3)
+    with pytest.raises(files.UnwritableError, match="nobody reads this pipe"):
+        files.write("--output", tmp_path / "pipe", "text")
+    assert capsys.readouterr().err.count(f"for a reader of --output {tmp_path}/pipe") == 1
+    monkeypatch.setattr(files, "READER_WAIT_S", 20)
+    reader = subprocess.Popen(
+        ["sh", "-c", 'sleep 0.3; exec cat "$0"', tmp_path / "pipe"], stdout=subprocess.PIPE
+    )
+    files.write("--output", tmp_path / "pipe", "text" * 50_000)
+    assert reader.communicate(timeout=20)[0] == b"text" * 50_000
+
+
+def test_a_file_may_be_called_like_the_stream(tmp_path: Path):
+    """- is standard output, ./- a file."""
+    done = command(*QUICK, "--output", "./-", cwd=tmp_path)
+    assert done.stdout.startswith("PASS")
+    assert json.loads((tmp_path / "-").read_text())["verdict"] == "pass"
 
 
 def test_ctrl_c_on_a_terminal_shows_the_report(tmp_path: Path):

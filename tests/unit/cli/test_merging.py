@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -122,3 +123,77 @@ def test_merging_imports_no_torch(reports: Path):
         [sys.executable, "-c", code, str(reports)], capture_output=True, text=True, env=environment()
     )
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def merged_from(names: bytes, *words: str | Path) -> subprocess.CompletedProcess[bytes]:
+    line = [sys.executable, "-m", "torchtap.cli", "selftest", "--merge", "-", *map(str, words)]
+    return subprocess.run(line, input=names, capture_output=True, env=environment())
+
+
+def test_names_may_be_of_any_kind(reports: Path, tmp_path: Path):
+    """Ended by NUL as of find -print0, with other bytes, longer than any file's; each bad one is named."""
+    (tmp_path / "a\nb.json").write_bytes((reports / "node0001.json").read_bytes())
+    names = b"\0".join(os.fsencode(path) for path in (tmp_path / "a\nb.json", reports / "node0002.json"))
+    done = merged_from(names + b"\0")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.endswith(b"PASS    2 hosts: 2 passed\n")
+    odd = b"x" * 300 + b"\n\xff.json\n" + os.fsencode(reports / "node0001.json") + b"\n"
+    done = merged_from(odd)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert b"File name too long" in done.stdout
+    assert done.stdout.count(b"BAD  ") == 2
+    assert done.stdout.endswith(b"UNKNOWN 1 host: 1 passed; 2 unreadable files\n")
+
+
+def test_a_closed_standard_input_is_exit_2(tmp_path: Path):
+    """It gives no names."""
+    line = f"exec {sys.executable} -m torchtap.cli selftest --merge - <&-"
+    done = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, env=environment(), cwd=tmp_path, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (2, "torchtap selftest: nothing was given to merge\n")
+
+
+def test_a_merge_never_overwrites_a_report(reports: Path, tmp_path: Path):
+    """Named, in a folder, by a link; what an earlier merge wrote is written anew, and is no bad file."""
+    for name in ("node0001.json", "node0002.json"):
+        (tmp_path / name).write_bytes((reports / name).read_bytes())
+    (tmp_path / "link.json").symlink_to(tmp_path / "node0001.json")
+    before = (tmp_path / "node0001.json").read_bytes()
+    for given in (tmp_path / "node0001.json", tmp_path):
+        for output in ("node0001.json", "link.json"):
+            done = command("selftest", "--merge", given, "--output", tmp_path / output)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert "is one of the files to merge; give another name" in done.stderr
+            assert (tmp_path / "node0001.json").read_bytes() == before
+    (tmp_path / "link.json").unlink()
+    for _ in range(2):
+        done = command("selftest", "--merge", tmp_path, "--output", tmp_path / "merged.json")
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS    2 hosts: 2 passed")
+    assert json.loads((tmp_path / "merged.json").read_text())["merged"] == 2
+    assert (
+        command("selftest", "--merge", tmp_path).returncode == 1
+    )  # a merged one proves nothing, and is said
+
+
+def test_what_preflight_left_is_passed_over(reports: Path, tmp_path: Path):
+    """By name in a folder, by what is in it where the shell named it; alone it is no report."""
+    (tmp_path / "preflight.json").write_text('{"preflight": 1, "verdict": "fail", "results": []}')
+    done = command("selftest", "--merge", reports / "node0001.json", tmp_path / "preflight.json")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS    1 host: 1 passed")
+    done = command("selftest", "--merge", tmp_path / "preflight.json")
+    assert (done.returncode, done.stderr) == (2, "torchtap selftest: no report among what was given\n")
+
+
+def test_the_reports_of_a_terminal_can_be_merged(reports: Path, tmp_path: Path):
+    """docker run -t ends each line with both, also those before the report."""
+    report = json.dumps(json.loads((reports / "node0001.json").read_text()), indent=2)
+    text = f"WARNING ssh: not started\n{report}\nbye\n"
+    (tmp_path / "n1.json").write_bytes(text.replace("\n", "\r\n").encode())
+    assert command("selftest", "--merge", tmp_path).returncode == 0
+
+
+def test_every_report_is_shown_with_its_level_where_all_is_asked_for(reports: Path):
+    """-v: level, beginning, file."""
+    shown = command("selftest", "--merge", reports / "node0001.json", "-v").stdout
+    assert re.search(r"pass    node0001: level quick, 2026-\S+Z,\s+\S*node0001.json", shown)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from host import command
 from host.show import Problem
+
+REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +55,24 @@ def test_a_full_disk_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     error = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "not there"))
     assert command.run(raising(error)) == 2
     assert capsys.readouterr().err == f"up: {tmp_path}/not there: No space left on device\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--json"]])
+def test_an_output_that_takes_nothing_is_one_line(words: list[str]) -> None:
+    """Also what is written only at the end; as torchtap itself does."""
+    code = (
+        "import sys\n"
+        "sys.path.insert(0, 'scripts')\n"
+        "'A command.'\n"
+        "from host import command\n"
+        "sys.argv = ['up', *sys.argv[1:]]\n"
+        "sys.exit(command.run(lambda _: print('x') or 0))\n"
+    )
+    line = [sys.executable, "-c", code, *words]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    assert done.stderr == "up: standard output cannot be written: No space left on device\n"
+    assert done.returncode == 2
 
 
 def test_a_fault_of_the_program_is_not_dressed_up() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from host.engine import REMEDIES, State, demand, look
+from host.engine import KINDS, REMEDIES, State, demand, look
 from host.show import Problem
 from tests.unit.host.checkout import Checkout
 
@@ -135,3 +135,15 @@ def test_an_engine_on_another_machine_is_known_as_such(
     assert not engine.local
     assert engine.root is None
     assert engine.hints == ()
+
+
+@pytest.mark.parametrize("odd", [7, True, "x", [7], {"a": 1}, [None], [[]]], ids=str)
+@pytest.mark.parametrize("key", [*KINDS, "OSType"])
+def test_what_docker_tells_in_another_form_ends_nothing(
+    checkout: Checkout, env: Mapping[str, str], key: str, odd: object
+) -> None:
+    """Each key that is read, with each kind of value; the engine may then count as unknown, and no more."""
+    checkout.fake("docker").answer(info(**{key: odd}), CONTEXT, COMPOSE)
+    engine = look(env)
+    assert engine.state in State
+    assert all(isinstance(each, str) for each in engine.info.get("SecurityOptions") or [])

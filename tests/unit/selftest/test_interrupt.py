@@ -62,6 +62,8 @@ def test_a_signal_is_noted_and_the_handlers_come_back():
             os.kill(os.getpid(), signal.SIGTERM)
             assert interrupt()
             assert interrupt.exit_code == 143
+            os.kill(os.getpid(), signal.SIGHUP)  # after another one it is no impatience
+            assert interrupt.exit_code == 143
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         assert signal.getsignal(signal.SIGTERM) == before[signal.SIGTERM]
     finally:

@@ -70,6 +70,25 @@ class NoReportError(ValueError):
     """What was read is no report of this schema: why."""
 
 
+class OfPreflightError(NoReportError):
+    """It is the report of preflight, which `make selftest` leaves beside the self-test's: no report, and no fault."""
+
+
+class MergedError(NoReportError):
+    """It is what a merge wrote."""
+
+
+def is_merged(path: Path) -> bool:
+    """Whether this file is what a merge wrote."""
+    try:
+        read_file(path)
+    except MergedError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
 def find_files(paths: Iterable[Path], names: Callable[[], Iterable[str]]) -> Iterator[Path | Bad]:
     """Every file that is meant, once: files, the *.json in and below folders, and for - the names that come in, one a
     line. A folder without any is bad.
@@ -77,11 +96,18 @@ def find_files(paths: Iterable[Path], names: Callable[[], Iterable[str]]) -> Ite
     seen: set[Path] = set()
     for path in paths:
         for each in [Path(name) for name in names()] if str(path) == "-" else [path]:
-            for file in _in_folder(each) if each.is_dir() else (each,):
+            for file in _files_of(each):
                 if isinstance(file, Bad) or file not in seen:
                     yield file
                 if isinstance(file, Path):
                     seen.add(file)
+
+
+def _files_of(path: Path) -> Sequence[Path | Bad]:
+    try:
+        return _in_folder(path) if path.is_dir() else (path,)
+    except (OSError, ValueError) as error:  # a name that no file can have
+        return (Bad(file=str(path), why=f"cannot be read: {getattr(error, 'strerror', None) or error}"),)
 
 
 def _in_folder(folder: Path) -> Sequence[Path | Bad]:
@@ -103,7 +129,9 @@ def read(
             reports.append(read_file(file))
         except OSError as error:
             bad.append(Bad(file=str(file), why=f"cannot be read: {error.strerror}"))
-        except NoReportError as error:
+        except OfPreflightError:
+            continue
+        except ValueError as error:
             bad.append(Bad(file=str(file), why=str(error)))
     return reports, bad
 
@@ -127,7 +155,8 @@ def _decode(raw: bytes) -> dict[str, Any]:
     if not raw.strip():
         raise NoReportError("empty")
     try:
-        text = _alone(raw.decode("utf-8-sig"))
+        # A terminal (docker run -t) ends lines with both.
+        text = _alone(raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"))
         written = json.loads(text)
     except NoReportError:
         raise
@@ -141,10 +170,12 @@ def _decode(raw: bytes) -> dict[str, Any]:
         raise NoReportError(f"not JSON: {error.msg}, line {error.lineno}, column {error.colno}") from None
     except (RecursionError, ValueError):
         raise NoReportError("not JSON that a report could be") from None
+    if isinstance(written, dict) and "preflight" in written and "schema" not in written:
+        raise OfPreflightError("the report of preflight; give the self-test's")
     if not isinstance(written, dict) or "schema" not in written:
         raise NoReportError('not a self-test report: it has no "schema"')
     if "merged" in written:
-        raise NoReportError("a merged report; give the reports that it was made of")
+        raise MergedError("a merged report; give the reports that it was made of")
     if written["schema"] != SCHEMA or isinstance(written["schema"], bool):
         by = written.get("torchtap")
         raise NoReportError(
