@@ -12,19 +12,12 @@ from host.preflight.checks import CHECKS
 from host.preflight.facts import Facts
 from torchtap.selftest.identity import host_name
 from torchtap.selftest.result import Result
-from torchtap.selftest.status import Status, worst
+from torchtap.selftest.status import COUNTED, Status, worst
 
 SCHEMA = 1
 ID_WIDTH = 17
 # Where one of these fails make up ends with an error; where another does, it goes on without the GPU.
 STOPPING = frozenset(check.id for check in CHECKS if check.stops)
-COUNTED = {
-    Status.PASS: "passed",
-    Status.WARN: "warned",
-    Status.FAIL: "failed",
-    Status.UNKNOWN: "unknown",
-    Status.SKIP: "skipped",
-}
 
 
 def draw(results: Sequence[Result], *, all_of_them: bool = True) -> None:

@@ -18,13 +18,6 @@ STYLES = {
     Status.UNKNOWN: "bold magenta",
     Status.SKIP: "dim",
 }
-COUNTED = {
-    Status.PASS: "passed",
-    Status.WARN: "warned",
-    Status.FAIL: "failed",
-    Status.UNKNOWN: "unknown",
-    Status.SKIP: "skipped",
-}
 MARGIN = 8  # "unknown" and a blank
 DEFAULT_WIDTH = 80  # where the terminal says 0, as some serial lines do
 LEAST_WIDTH = 40  # narrower, the terminal wraps

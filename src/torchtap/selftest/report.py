@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from torchtap.selftest.lines import COUNTED, DEFAULT_WIDTH, STYLES, fit, line, print_lines
+from torchtap.selftest.lines import DEFAULT_WIDTH, STYLES, fit, line, print_lines
 from torchtap.selftest.result import Report, Result, measured
-from torchtap.selftest.status import Status
+from torchtap.selftest.status import COUNTED, Status
 from torchtap.selftest.words import count, figure, printable, took
 
 NEEDS_ATTENTION = (Status.FAIL, Status.UNKNOWN, Status.WARN)  # in this order

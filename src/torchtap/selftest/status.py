@@ -19,6 +19,16 @@ class Status(str, Enum):
     SKIP = "skip"
 
 
+# In "3 passed, 1 failed".
+COUNTED = {
+    Status.PASS: "passed",
+    Status.WARN: "warned",
+    Status.FAIL: "failed",
+    Status.UNKNOWN: "unknown",
+    Status.SKIP: "skipped",
+}
+
+
 class Level(str, Enum):
     """How much time a check may take. Each level includes the ones before it."""
 

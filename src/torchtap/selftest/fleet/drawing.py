@@ -12,8 +12,8 @@ from rich.text import Text
 
 from torchtap.selftest.fleet.comparing import Drift, Group, Merged, Slow, host_list
 from torchtap.selftest.fleet.reading import HostReport
-from torchtap.selftest.lines import COUNTED, STYLES, fit, line, print_lines
-from torchtap.selftest.status import Status
+from torchtap.selftest.lines import STYLES, fit, line, print_lines
+from torchtap.selftest.status import COUNTED, Status
 from torchtap.selftest.words import and_list, count, figure, printable
 
 MOST = 10  # entries of one kind; --json has all
