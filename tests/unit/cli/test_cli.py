@@ -424,10 +424,11 @@ def test_a_pipe_that_nobody_reads_is_not_waited_for_without_end(
     assert capsys.readouterr().err.count(f"for a reader of --output {tmp_path}/pipe") == 1
     monkeypatch.setattr(files, "READER_WAIT_S", 20)
     reader = subprocess.Popen(
-        ["sh", "-c", 'sleep 0.3; exec cat "$0"', tmp_path / "pipe"], stdout=subprocess.PIPE
+        ["sh", "-c", 'sleep 0.3; exec cat "$0" >"$1"', tmp_path / "pipe", tmp_path / "read"]
     )
-    files.write("--output", tmp_path / "pipe", "text" * 50_000)
-    assert reader.communicate(timeout=20)[0] == b"text" * 50_000
+    files.write("--output", tmp_path / "pipe", "text" * 50_000)  # more than a pipe holds
+    assert reader.wait(timeout=20) == 0
+    assert (tmp_path / "read").read_text() == "text" * 50_000
 
 
 def test_a_file_may_be_called_like_the_stream(tmp_path: Path):
