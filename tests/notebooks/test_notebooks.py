@@ -22,6 +22,12 @@ GPU_LESS = "no GPU was used"
 RECORDED = ROOT / "tests/fixtures/smi"
 
 
+def only(name: str) -> pytest.MarkDecorator:
+    """For tests of one notebook's own. The path is that of `fresh`, so that it is executed once for all."""
+    (path,) = (path for path in all_notebooks() if path.stem == name)
+    return pytest.mark.parametrize("fresh", [path], ids=[name], indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module", params=all_notebooks(), ids=lambda path: path.stem)
 def fresh(request: pytest.FixtureRequest) -> Iterator[tuple[Path, NotebookClient]]:
     """A notebook just executed, its kernel still alive. A cell that fails fails every test of that notebook."""
@@ -127,24 +133,27 @@ def test_committed_file_is_as_refresh_writes_it(fresh: tuple[Path, NotebookClien
 # --- 01-cudnn-rnn-error ---
 
 
+of_01 = only("01-cudnn-rnn-error")
+
+
 @pytest.fixture
 def error_notebook(fresh: tuple[Path, NotebookClient]) -> NotebookClient:
-    path, client = fresh
-    if path.stem != "01-cudnn-rnn-error":
-        pytest.skip("another notebook")
-    return client
+    return fresh[1]
 
 
+@of_01
 def test_01_shows_the_error_where_it_is_marked(error_notebook: NotebookClient) -> None:
     marked = code_cells(error_notebook.nb, "error")
     assert len(marked) == 3
     assert [text_of(cell).splitlines()[0] for cell in marked] == [EVAL_BACKWARD] * 3
 
 
+@of_01
 def test_01_the_mode_at_forward_decides(error_notebook: NotebookClient) -> None:
     assert in_kernel(error_notebook, "print(results)") == "[['ok', 'ok'], ['raises', 'raises']]\n"
 
 
+@of_01
 def test_01_every_fix_trains_and_two_give_eval_outputs(error_notebook: NotebookClient) -> None:
     said = in_kernel(
         error_notebook,
@@ -159,6 +168,7 @@ def test_01_every_fix_trains_and_two_give_eval_outputs(error_notebook: NotebookC
     ]
 
 
+@of_01
 def test_01_flipping_the_control_changes_what_it_says(error_notebook: NotebookClient) -> None:
     """The four combinations, set as a click sets them; the handler runs and the model with it."""
     said = in_kernel(
@@ -187,6 +197,7 @@ def test_01_the_control_is_saved_in_the_committed_file() -> None:
     assert {"ToggleButtonsModel", "HTMLModel", "VBoxModel"} <= saved
 
 
+@of_01
 def test_01_describe_is_text_and_html_in_a_kernel(error_notebook: NotebookClient) -> None:
     (cell,) = (cell for cell in code_cells(error_notebook.nb) if cell.id == "describe")
     (result,) = (out for out in cell.outputs if out.output_type == "execute_result")
@@ -199,14 +210,15 @@ def test_01_describe_is_text_and_html_in_a_kernel(error_notebook: NotebookClient
 DATA = ROOT / "notebooks/data/nvidia-smi"
 
 
+of_05 = only("05-selftest")
+
+
 @pytest.fixture
 def selftest_notebook(fresh: tuple[Path, NotebookClient]) -> NotebookClient:
-    path, client = fresh
-    if path.stem != "05-selftest":
-        pytest.skip("another notebook")
-    return client
+    return fresh[1]
 
 
+@of_05
 def test_05_judges_the_recorded_hosts_as_the_manifest_does(selftest_notebook: NotebookClient) -> None:
     said = in_kernel(
         selftest_notebook,
@@ -222,6 +234,7 @@ def test_05_judges_the_recorded_hosts_as_the_manifest_does(selftest_notebook: No
     ]
 
 
+@of_05
 def test_05_asks_with_the_columns_of_the_recording(selftest_notebook: NotebookClient) -> None:
     """A wrong list of columns would be judged too, and wrongly."""
     asked = in_kernel(
@@ -235,6 +248,7 @@ def test_05_asks_with_the_columns_of_the_recording(selftest_notebook: NotebookCl
         assert columns.findall(command) == columns.findall(commands[file]), file
 
 
+@of_05
 def test_05_finds_the_slow_gpus(selftest_notebook: NotebookClient) -> None:
     (cell,) = (cell for cell in code_cells(selftest_notebook.nb) if cell.id == "fleet")
     assert [line.split(":")[0] for line in text_of(cell).splitlines()] == ["host2 GPU 5", "host6 GPU 1"]
