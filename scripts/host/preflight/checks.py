@@ -619,9 +619,7 @@ def judge(check: Check, facts: Facts, before: Mapping[str, Result]) -> Judged:
 def result_of(check_id: str, judged: Judged) -> Result:
     says, remedy, act = None, None, None
     if judged.cause_id and judged.status is not Status.SKIP:
-        cause = cause_of(judged.cause_id)
-        says, do, paste = cause.fill({"gpus": "the GPU", "index": 0, "check": check_id, **judged.values})
-        remedy, act = (f"{do}\n{paste}" if paste else do), cause.remedy.value
+        says, remedy, act = cause_of(judged.cause_id).told(check_id, judged.values)
     return Result(
         id=check_id,
         status=judged.status,

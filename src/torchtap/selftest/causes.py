@@ -34,6 +34,15 @@ class Cause:
         slots = _Slots(values)
         return self.says.format_map(slots), self.do.format_map(slots), self.paste.format_map(slots)
 
+    def told(self, check_id: str, values: Mapping[str, object]) -> tuple[str, str, str]:
+        """(what is wrong, what to do with the line to paste below it, the remedy's id) for a result of this check.
+
+        >>> CAUSES["smi_hung"].told("driver.smi", {"waited_s": 20})[2]
+        'reboot_host'
+        """
+        says, do, paste = self.fill({"gpus": "the GPU", "index": 0, "check": check_id, **values})
+        return says, f"{do}\n{paste}" if paste else do, self.remedy.value
+
 
 # Slots for what is worth adding where it is known, and says nothing where it is not.
 OPTIONAL_SLOTS = frozenset({"pci_note", "node_note", "versions", "where", "stuck"})

@@ -47,6 +47,7 @@ from torchtap.selftest.limits import (
     MAX_EVIDENCE_CHARS,
     MAX_EVIDENCE_LINES,
 )
+from torchtap.selftest.needs import with_needed as needed
 from torchtap.selftest.result import Report, Result, Selection
 from torchtap.selftest.smi.fields import NotThisFormError
 from torchtap.selftest.status import Device, Level, Status
@@ -216,13 +217,7 @@ def choose(checks: Sequence[Check], names: Collection[str], *, with_needs: bool 
             raise UnknownCheckError(f"there is no check {name!r}: {hint}. All: {', '.join(by_id)}")
     if not names:
         return tuple(checks)
-    wanted: set[str] = set()
-    pending = list(names)
-    while pending:
-        name = pending.pop()
-        if name not in wanted:
-            wanted.add(name)
-            pending += by_id[name].needs if with_needs else ()
+    wanted = needed(names, lambda name: by_id[name].needs) if with_needs else set(names)
     return tuple(check for check in checks if check.id in wanted)
 
 
@@ -322,10 +317,7 @@ def _result(check: Check, judged: Judged, facts: Facts) -> Result:
     if judged.status is Status.SKIP:
         says = SKIP_REASONS[judged.cause_id or "not_applicable"].format_map({"need": "?", **judged.values})
     elif judged.cause_id is not None:
-        cause = CAUSES[judged.cause_id]
-        values = {"gpus": "the GPU", "index": 0, "check": check.id, **judged.values}
-        says, do, paste = cause.fill(values)
-        remedy, act = (f"{do}\n{paste}" if paste else do), cause.remedy.value
+        says, remedy, act = CAUSES[judged.cause_id].told(check.id, judged.values)
     evidence = (
         "" if judged.status is Status.SKIP else shorten(_evidence(check, judged, facts), MAX_EVIDENCE_CHARS)
     )

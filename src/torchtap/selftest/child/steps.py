@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from torchtap.selftest.limits import BURN_SILENCE_S, STEP_LONG_S, STEP_PROGRAMS_S, STEP_SHORT_S, STEP_START_S
+from torchtap.selftest.needs import with_needed as needed
 from torchtap.selftest.status import Level
 
 
@@ -176,13 +177,7 @@ def with_needed(names: Iterable[str]) -> list[str]:
     >>> with_needed(["cpu.rnn"])
     ['torch.import', 'cpu.rnn']
     """
-    wanted: set[str] = set()
-    pending = list(names)
-    while pending:
-        name = pending.pop()
-        if name not in wanted:
-            wanted.add(name)
-            pending += STEPS[name].after
+    wanted = needed(names, lambda name: STEPS[name].after)
     return [name for name in STEPS if name in wanted]
 
 
