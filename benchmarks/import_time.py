@@ -136,18 +136,24 @@ def options(doc: str, prog: str, pairs: int) -> argparse.Namespace:
     return chosen
 
 
-def main() -> int:
-    """Measure, show, write; 1 where the bar is missed."""
-    chosen = options(__doc__ or "", "benchmarks.import_time", 20)
+def conclude(doc: str, prog: str, pairs: int, title: str, measure: Callable[[int], list[Figure]]) -> int:
+    """Measure, show, write what the command line says; 1 where a bar is missed, 2 where nothing could be measured."""
+    chosen = options(doc, prog, pairs)
     try:
         figures = measure(chosen.pairs)
-        show(figures, f"import torchtap beyond import torch, {chosen.pairs} pairs of fresh processes")
+        show(figures, f"{title}, {chosen.pairs} pairs of fresh processes")
         if chosen.json is not None:
             write(figures, chosen.pairs, chosen.json)
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
-        print(f"benchmarks.import_time: {getattr(error, 'stderr', '') or error}", file=sys.stderr)
+        print(f"{prog}: {getattr(error, 'stderr', '') or error}", file=sys.stderr)
         return 2
     return 0 if all(each.held for each in figures) else 1
+
+
+def main() -> int:
+    """The benchmark of the import."""
+    title = "import torchtap beyond import torch"
+    return conclude(__doc__ or "", "benchmarks.import_time", 20, title, measure)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))  # as it stands in this checkout
 
-from benchmarks.import_time import SOURCE, Figure, alternate, figure, options, show, write
+from benchmarks.import_time import SOURCE, Figure, alternate, conclude, figure
 
 REPORTS = 1_000
 BAR_S = 5.0
@@ -71,17 +71,8 @@ def measure(runs: int) -> list[Figure]:
 
 
 def main() -> int:
-    """Measure, show, write; 1 where a bar is missed."""
-    chosen = options(__doc__ or "", "benchmarks.merge", 5)
-    try:
-        figures = measure(chosen.pairs)
-        show(figures, f"torchtap selftest --merge, {chosen.pairs} pairs of fresh processes")
-        if chosen.json is not None:
-            write(figures, chosen.pairs, chosen.json)
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"benchmarks.merge: {getattr(error, 'stderr', '') or error}", file=sys.stderr)
-        return 2
-    return 0 if all(each.held for each in figures) else 1
+    """The benchmark of the merge."""
+    return conclude(__doc__ or "", "benchmarks.merge", 5, "torchtap selftest --merge", measure)
 
 
 if __name__ == "__main__":

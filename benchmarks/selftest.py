@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks.import_time import SOURCE, Figure, alternate, figure, options, show, write
+from benchmarks.import_time import SOURCE, Figure, alternate, conclude, figure
 
 TOTAL_BAR_S = 4.0
 BEYOND_BAR_S = 2.0
@@ -53,17 +53,10 @@ def measure(pairs: int) -> list[Figure]:
 
 
 def main() -> int:
-    """Measure, show, write; 1 where a bar is missed."""
-    chosen = options(__doc__ or "", "benchmarks.selftest", 10)
-    try:
-        figures = measure(chosen.pairs)
-        show(figures, f"torchtap selftest beyond import torch, {chosen.pairs} pairs of fresh processes")
-        if chosen.json is not None:
-            write(figures, chosen.pairs, chosen.json)
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"benchmarks.selftest: {getattr(error, 'stderr', '') or error}", file=sys.stderr)
-        return 2
-    return 0 if all(each.held for each in figures) else 1
+    """The benchmark of the self-test."""
+    return conclude(
+        __doc__ or "", "benchmarks.selftest", 10, "torchtap selftest beyond import torch", measure
+    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import pytest
 
 import torchtap
 from tests.unit.cli.running import command, environment, on_terminal
+from tests.unit.processes import gone
 from torchtap.cli import files
 
 QUICK = ["selftest", "--device", "cpu", "--only", "cpu.matmul"]
@@ -353,7 +354,7 @@ def test_a_signal_ends_with_what_was_found_and_leaves_nothing_running(
     assert results["torch.build"]["status"] == "unknown"
     assert {result["status"] for result in results.values()} <= {"fail", "unknown", "skip"}
     assert json.loads((tmp_path / "report.json").read_text())["results"] == list(results.values())
-    assert ended(pid)
+    assert gone(pid)
 
 
 def test_a_lost_connection_leaves_every_file(tmp_path: Path):
@@ -375,7 +376,7 @@ def test_a_lost_connection_leaves_every_file(tmp_path: Path):
     _, status = os.waitpid(process, 0)
     assert os.waitstatus_to_exitcode(status) == 129
     assert len(list((tmp_path / "all").iterdir())) == 4
-    assert ended(int(pid_file.read_text()))
+    assert gone(int(pid_file.read_text()))
 
 
 @pytest.mark.parametrize(
@@ -469,7 +470,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path):
         process.wait(timeout=0.5)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=5) == 130
-    assert ended(pid)
+    assert gone(pid)
 
 
 def interrupted_at_smi(tmp_path: Path, *words: str | Path) -> tuple[subprocess.Popen[str], int]:
@@ -488,18 +489,6 @@ def interrupted_at_smi(tmp_path: Path, *words: str | Path) -> tuple[subprocess.P
     while not pid_file.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     return process, int(pid_file.read_text())
-
-
-def ended(pid: int) -> bool:
-    """Whether a process is gone, or a zombie."""
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.mark.parametrize("words", [[*QUICK, "--json"], QUICK, ["selftest", "--help"], ["--version"]])

@@ -9,23 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.processes import gone
 from torchtap.selftest.process import Answer, ask, visible
 
 
 def python(code: str, timeout_s: float = 20, **options) -> Answer:
     return ask([sys.executable, "-c", code], timeout_s=timeout_s, **options)
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended (a zombie has)."""
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_output_errors_and_exit_status_come_back():
