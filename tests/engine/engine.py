@@ -57,6 +57,10 @@ DATA_LOCK = "lock-of-data"  # held by enter-root.sh and all that it starts
 OVERLAY_TEST = "lowerdir=lower,upperdir=upper,workdir=work"
 START_LIMIT_S = 60
 STOP_LIMIT_S = 40
+# runc's words, on a busy machine, before anything of the container or of a build's step has run.
+HICCUP = "read init-p: connection reset by peer"
+TRIES = 3
+PAUSE_S = 1.0
 
 
 class EngineUnavailable(RuntimeError):  # noqa: N818  the name callers see; it is a state of the machine, not a fault
@@ -81,15 +85,19 @@ class Engine:
 
         Raises `EngineError`, with the command and what it said, when it fails and `check` is set, or takes
         longer than `timeout` seconds. `run` goes to `subprocess.run` (input, cwd, ...); an `env` there is
-        added to ours.
+        added to ours. What runc's hiccup kept from starting is tried again.
         """
         command = ["docker", *map(str, arguments)]
         options = {"capture_output": True, "text": True, "errors": "replace"}  # output need not be UTF-8
         env = {**self.env, **run.pop("env", {})}
-        try:
-            done = subprocess.run(command, env=env, timeout=timeout, check=False, **{**options, **run})
-        except subprocess.TimeoutExpired:
-            raise EngineError(f"{shlex.join(command)}: no end after {timeout:g} s") from None
+        for left in reversed(range(TRIES)):
+            try:
+                done = subprocess.run(command, env=env, timeout=timeout, check=False, **{**options, **run})
+            except subprocess.TimeoutExpired:
+                raise EngineError(f"{shlex.join(command)}: no end after {timeout:g} s") from None
+            if done.returncode == 0 or HICCUP not in f"{done.stdout}{done.stderr}" or not left:
+                break
+            time.sleep(PAUSE_S)
         if check and done.returncode != 0:
             said = (done.stderr.strip() or done.stdout.strip())[-2000:]
             raise EngineError(f"{shlex.join(command)}: exit status {done.returncode}\n{said}")

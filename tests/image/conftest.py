@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from tests.engine import base
-from tests.engine.engine import Engine, EngineError, EngineUnavailable, ensure
+from tests.engine.engine import Engine, EngineUnavailable, ensure
 from torchtap.variants import DEFAULT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,8 +38,6 @@ NO_KEY = r"WARNING ssh: not started, no public key"
 OFF = {"TORCHTAP_SELFTEST": "off"}
 READ_ONLY = ("--read-only", "--tmpfs", "/run:mode=1777", "--tmpfs", "/tmp:mode=1777")
 KEPT = ("-v", "/home/dev", "-v", "/var/lib/torchtap")
-# runc's, on a busy machine, before it has started the command of an exec: worth one more try.
-HICCUP = "read init-p: connection reset by peer"
 # As compose.yaml; that it is the same list is tested without Docker (tests/unit/docker/test_compose.py).
 POWERS = ("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID", "SYS_CHROOT")
 
@@ -119,16 +117,7 @@ class Container:
         self, *command: str, root: bool = False, check: bool = True, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         user = () if root or self.user is None else ("-u", self.user)
-        words = ("exec", "-i", *user, self.id, *command)
-        try:
-            done = self.engine.docker(*words, check=check, **options)
-        except EngineError as error:
-            if HICCUP not in str(error):
-                raise
-        else:
-            if HICCUP not in (done.stderr or ""):
-                return done
-        return self.engine.docker(*words, check=check, **options)
+        return self.engine.docker("exec", "-i", *user, self.id, *command, check=check, **options)
 
     def python(self, code: str) -> str:
         """Run code with the image's Python, as dev; what it printed."""

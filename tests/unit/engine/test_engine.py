@@ -183,6 +183,25 @@ def test_a_failing_command_can_be_looked_at(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (3, "\N{REPLACEMENT CHARACTER}ok")
 
 
+@pytest.mark.parametrize(("hiccups", "status"), [(2, 0), (3, 1)], ids=["passes", "stays"])
+def test_what_runc_could_not_start_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hiccups: int, status: int
+) -> None:
+    """Seen in a build on a busy machine: no step of it had run, and the next try went through."""
+    monkeypatch.setattr(engine, "PAUSE_S", 0.0)
+    script = f"""echo >> tries
+[ $(wc -l < tries) -gt {hiccups} ] && exit 0
+echo 'runc run failed: unable to start container process: read init-p: connection reset by peer' >&2; exit 1"""
+    done = Engine(env=client(tmp_path / "bin", script)).docker("build", ".", check=False, cwd=tmp_path)
+    assert (done.returncode, (tmp_path / "tries").read_text()) == (status, "\n" * 3)
+
+
+def test_a_command_that_fails_by_itself_is_tried_once(tmp_path: Path) -> None:
+    fake = Engine(env=client(tmp_path / "bin", "echo >> tries; exit 1"))
+    fake.docker("build", ".", check=False, cwd=tmp_path)
+    assert (tmp_path / "tries").read_text() == "\n"
+
+
 def test_input_folder_and_environment_reach_the_client(tmp_path: Path) -> None:
     fake = Engine(env=client(tmp_path / "bin", 'cat; pwd; echo "$NAME"'))
     done = fake.docker("x", input="in\n", cwd=tmp_path, env={"NAME": "value"})
