@@ -8,8 +8,21 @@
 from __future__ import annotations
 
 from torchtap.modes._findings import Finding, Severity
+from torchtap.modes.backward import BackwardReport, check_backward
 from torchtap.modes.emulate import emulate_cudnn
-from torchtap.modes.fixes import differentiable_eval
+from torchtap.modes.fixes import differentiable_eval, eval_mode, preserve_modes, without_cudnn
+from torchtap.modes.guard import Guard, guard
 from torchtap.modes.tree import ModeTree, describe
 
-__all__ = ["Finding", "ModeTree", "Severity", "describe", "differentiable_eval", "emulate_cudnn"]
+__all__ = [
+    "BackwardReport",
+    "Finding",
+    "Guard",
+    "ModeTree",
+    "Severity",
+    "check_backward",
+    "describe",
+    "differentiable_eval",
+    "emulate_cudnn",
+    "guard",
+]

@@ -44,3 +44,22 @@ class Finding:
     def to_dict(self) -> dict[str, str]:
         """The finding as JSON types."""
         return {**asdict(self), "severity": self.severity.value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFinding(Finding):
+    """One thing found about one call of an RNN."""
+
+    call: int | None = None
+    """1 for the first call of this module that was watched; None where the forward was not watched."""
+    forward: str | None = None
+    """`file:line` of the call in the model's code."""
+    called_from: str | None = None
+    """`file:line` that called the outermost module: the training loop's line."""
+    set_by: str | None = None
+    """`file:line` that put the module in eval mode; None where that was before anybody watched."""
+
+    @property
+    def line(self) -> str:
+        """The finding in one line."""
+        return f"{self.where}: {self.seen} (forward {self.forward}, set by {self.set_by})"

@@ -27,6 +27,18 @@ Kernel = Callable[..., tuple[Any, ...]]
 
 VF: Any = torch._VF
 cudnn_rnn: Any = torch._cudnn_rnn
+autograd: Any = torch.autograd
+
+
+def register_builtin(function: Callable[..., Any], operator: str) -> None:
+    """Tell torch.jit.script that this function is `operator`, such as `aten::lstm`: it could not compile it."""
+    torch.jit._builtins._register_builtin(function, operator)
+
+
+def is_fake(x: Any) -> bool:
+    """Whether this tensor has no values: torch.compile and torch.export run code with such ones."""
+    return isinstance(x, torch._subclasses.FakeTensor)
+
 
 _lock = threading.Lock()
 _library: torch.library.Library | None = None

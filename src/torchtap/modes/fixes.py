@@ -69,3 +69,29 @@ def _restored(model: nn.Module) -> Iterator[None]:
             module.training = training
         for rnn, dropout in dropouts:
             rnn.dropout = dropout
+
+
+@contextmanager
+def preserve_modes(model: Model) -> Iterator[Model]:
+    """Give every module its own mode back afterwards."""
+    with _restored(model):
+        yield model
+
+
+@contextmanager
+def eval_mode(model: Model, *, inference: bool = False) -> Iterator[Model]:
+    """eval() and no_grad (or inference_mode) inside; every module's own mode afterwards."""
+    with _restored(model), torch.inference_mode() if inference else torch.no_grad():
+        model.eval()
+        yield model
+
+
+@contextmanager
+def without_cudnn() -> Iterator[None]:
+    """Run RNNs without cuDNN: only the enabled switch."""
+    before = torch._C._get_cudnn_enabled()
+    torch._C._set_cudnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_cudnn_enabled(before)

@@ -1,0 +1,242 @@
+"""What is seen of modes while somebody watches: writes to `training`, RNN calls, and what else reads its mode.
+
+One observer a process, open while `emulate_cudnn()` or a `guard` is. It stands at a few doors of PyTorch
+(`_doors.py`), so nothing is put on the model: no hook, no attribute. What it sees it keeps in two places: the last
+mode change of each module here, by weak reference; each RNN call on its autograd nodes (`grad_fn.metadata`), so that
+the graph carries its own history and takes it along when it goes. Guards listen for the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchtap.modes._frames import Stack, first_argument, stack_from
+
+KEY = "torchtap.rnn_call"
+"""In `grad_fn.metadata` of an RNN call's outputs: its `RnnCall`."""
+
+_serial = itertools.count(1)  # one order for all events of the process
+
+
+def next_serial() -> int:
+    """The number of the next event; atomic."""
+    return next(_serial)
+
+
+@dataclass(frozen=True, slots=True)
+class Setter:
+    """One call of train() or eval(), with all that it reaches below, or one `training = ...` by other code."""
+
+    training: bool
+    by: Literal["train", "eval", "write"]
+    on: weakref.ref[nn.Module]
+    """The module that train() or eval() was called on; for a write the module written to."""
+    serial: int
+    stack: Stack
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChange:
+    """One write to a module's `training`."""
+
+    before: bool | None
+    """The mode until then; None for a module in the making."""
+    setter: Setter
+    """Who did it: one and the same object for all writes of one call of train() or eval()."""
+
+
+@dataclass(slots=True)
+class RnnCall:
+    """One call of an `nn.LSTM`, `nn.GRU` or `nn.RNN`."""
+
+    serial: int
+    module: weakref.ref[nn.RNNBase] | None
+    """None where no module called: a traced or scripted one."""
+    class_name: str
+    number: int
+    """1 for the first call of this module since the observer was opened."""
+    training: bool
+    grad: bool
+    """Whether its outputs carry a graph."""
+    cudnn: bool
+    """Whether cuDNN runs, or on a GPU would run, this call: see `would_use_cudnn`."""
+    enforced: bool
+    """Whether backward raises by itself: on a GPU and under emulation, not on a plain CPU."""
+    change: ModeChange | None
+    """Who had set the mode it ran in; None: set before anybody watched."""
+    stack: Stack
+
+    @property
+    def breaks_backward(self) -> bool:
+        """Whether cuDNN refuses, or would refuse, a gradient that flows into it."""
+        return self.cudnn and not self.training
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A call of a function whose result depends on the mode: dropout, batch norm, attention with dropout."""
+
+    serial: int
+    kind: Literal["dropout", "batch_norm", "attention"]
+    active: bool
+    """Whether it did what belongs to train mode: dropped something, used the batch's statistics."""
+    moves: bool
+    """Whether it moved running statistics."""
+    frame: FrameType
+    """The caller's. Valid during the call only: never keep it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """One run of autograd: `tensor.backward()`, `torch.autograd.backward`, `torch.autograd.grad`."""
+
+    tensors: Sequence[Tensor]
+    inputs: Sequence[Any]
+    """What gradients are asked for; empty: all leaves."""
+    frame: FrameType
+    """The caller's. Valid during the call only."""
+
+
+class Listener:
+    """What a guard overrides to hear of events. Called in the thread that caused them; must not raise but on purpose."""
+
+    def changed(self, module: nn.Module, change: ModeChange) -> None:
+        """After a write to `training`, of any module in the process."""
+
+    def ran_rnn(self, call: RnnCall, outputs: Sequence[Tensor]) -> None:
+        """After an RNN's forward, of any module in the process."""
+
+    def ran(self, what: Ran) -> None:
+        """After another function whose result depends on the mode."""
+
+    def backward(self, run: Backward) -> AbstractContextManager[object]:
+        """Entered before autograd runs and left after it, with its exception if it raised one."""
+        return nullcontext()
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """After an optimizer's step."""
+
+
+@dataclass
+class Observer:
+    """The one observer: `OBSERVER`."""
+
+    listeners: tuple[Listener, ...] = ()
+    """Replaced, never changed in place, so that events need no lock."""
+    last_change: weakref.WeakKeyDictionary[nn.Module, ModeChange] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+    version: int = 0
+    """Grows with every mode change: equal means nothing has changed."""
+    _counts: weakref.WeakKeyDictionary[nn.Module, int] = field(default_factory=weakref.WeakKeyDictionary)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def listen(self, listener: Listener) -> None:
+        """Add a listener."""
+        with self._lock:
+            self.listeners = (*self.listeners, listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        """Take a listener away."""
+        with self._lock:
+            self.listeners = tuple(each for each in self.listeners if each is not listener)
+
+    def forget(self) -> None:
+        """Nobody watches any more: drop what was kept. Graphs keep their own calls."""
+        self.last_change.clear()
+        self._counts.clear()
+
+    def wrote_mode(self, module: nn.Module, before: bool | None, training: bool, frame: FrameType) -> None:
+        """A module's `training` was written by code in `frame`."""
+        setter = _setters.innermost
+        if setter is None or setter.training != training:
+            setter = Setter(training, "write", weakref.ref(module), next(_serial), stack_from(frame))
+        change = ModeChange(before=before, setter=setter)
+        self.last_change[module] = change
+        self.version += 1
+        for listener in self.listeners:
+            listener.changed(module, change)
+
+    def ran_rnn(
+        self, frame: FrameType | None, outputs: Any, *, training: bool, cudnn: bool, enforced: bool
+    ) -> None:
+        """An RNN function was called by code in `frame` and returned `outputs`."""
+        module = first_argument(frame) if frame is not None else None
+        known = isinstance(module, nn.RNNBase)
+        number = 0
+        if known:
+            number = self._counts[module] = self._counts.get(module, 0) + 1  # type: ignore[index]
+        tensors = [each for each in outputs if isinstance(each, Tensor)]
+        nodes = [each.grad_fn for each in tensors if each.grad_fn is not None]
+        call = RnnCall(
+            serial=next(_serial),
+            module=weakref.ref(module) if known else None,  # type: ignore[arg-type]
+            class_name=type(module).__name__ if known else "RNN",
+            number=number,
+            training=training,
+            grad=bool(nodes),
+            cudnn=cudnn,
+            enforced=enforced,
+            change=self.last_change.get(module) if known else None,  # type: ignore[arg-type]
+            stack=stack_from(frame),
+        )
+        for node in nodes:
+            node.metadata[KEY] = call
+        for listener in self.listeners:
+            listener.ran_rnn(call, tensors)
+
+    def ran(self, what: Ran) -> None:
+        """A mode-dependent function was called."""
+        for listener in self.listeners:
+            listener.ran(what)
+
+    @contextmanager
+    def backward(self, run: Backward) -> Iterator[None]:
+        """Autograd runs inside."""
+        with ExitStack() as stack:
+            for listener in self.listeners:
+                stack.enter_context(listener.backward(run))
+            yield
+
+    def stepped(self, optimizer: Optimizer, *_: object) -> None:
+        """An optimizer has stepped."""
+        for listener in self.listeners:
+            listener.stepped(optimizer)
+
+
+class _Setters(threading.local):
+    innermost: Setter | None = None
+
+
+_setters = _Setters()
+
+
+@contextmanager
+def setting(
+    module: nn.Module, training: bool, by: Literal["train", "eval"], frame: FrameType
+) -> Iterator[None]:
+    """While `Module.train` runs on `module`, called by code in `frame`.
+
+    A call within a call is its own setter only where it sets another mode: an overridden train() that evals a part.
+    Otherwise it is the outer one going down the tree.
+    """
+    outer = _setters.innermost
+    if outer is None or outer.training != training:
+        _setters.innermost = Setter(training, by, weakref.ref(module), next(_serial), stack_from(frame))
+    try:
+        yield
+    finally:
+        _setters.innermost = outer
+
+
+OBSERVER = Observer()
