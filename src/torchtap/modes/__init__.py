@@ -1,7 +1,9 @@
 """Train and eval mode: reproduce, see and avoid what goes wrong with them.
 
 - `emulate_cudnn()`: cuDNN's rule for RNNs on a CPU, with the genuine autograd node and error text.
-- `differentiable_eval(model)`: outputs of eval mode and a backward pass that works on cuDNN.
+- `check_backward(loss, model)`: which RNN calls would make backward raise on cuDNN, told before it runs.
+- `guard(model)`: watches a training run; names module, line and remedy when backward raises, and silent mistakes.
+- `eval_mode(model)`, `preserve_modes(model)`, `differentiable_eval(model)`, `without_cudnn()`: fixes that restore.
 - `describe(model)`: which module is in which mode, what the mode changes there, and what looks odd.
 """
 
@@ -24,5 +26,8 @@ __all__ = [
     "describe",
     "differentiable_eval",
     "emulate_cudnn",
+    "eval_mode",
     "guard",
+    "preserve_modes",
+    "without_cudnn",
 ]
