@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import linecache
 import os
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import CodeType, FrameType
@@ -37,7 +39,7 @@ class Place:
 
     @property
     def file(self) -> str:
-        """As Python gives it: absolute as a rule; `<ipython-input-...>` or a temporary file for a cell."""
+        """As Python gives it: absolute as a rule; a temporary file for a notebook's cell."""
         return self.code.co_filename
 
     @property
@@ -51,17 +53,30 @@ class Place:
         return linecache.getline(self.file, self.lineno).strip()
 
     def __str__(self) -> str:
-        """`file:line`, relative to the working directory where it lies below it."""
+        """`file:line`, relative to the working directory where it lies below it; `In[5]:3` for a notebook's cell."""
         return f"{shown(self.file)}:{self.lineno}"
 
 
 def shown(file: str) -> str:
-    """The file's path as short as it is still clear."""
+    """The file's path as short as it is still clear; `In[5]` for a cell, as IPython's own tracebacks name it."""
+    if cell := _cell(file):
+        return cell
     try:
         relative = os.path.relpath(file)
     except (ValueError, OSError):  # another drive; a working directory that is gone
         return file
     return file if file.startswith("<") or relative.startswith(os.pardir) else relative
+
+
+def _cell(file: str) -> str | None:
+    """Which cell of a notebook or of IPython this is. Its file has a name that no reader knows."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    named: Callable[[str], tuple[str, str] | None] | None = getattr(
+        getattr(shell, "compile", None), "format_code_name", None
+    )
+    kind_and_name = named(file) if named is not None else None
+    return kind_and_name[1] if kind_and_name is not None else None
 
 
 @dataclass(frozen=True, slots=True)
