@@ -1,0 +1,69 @@
+"""What benchmarks of steps share: variants timed in turn, and the ratio of two with its interval."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Medians in milliseconds, the median ratio to the base with its 95 % interval, the number of rounds."""
+
+    base_ms: float
+    ms: float
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+
+def milliseconds(step: Step) -> float:
+    """How long this took, the GPU's work included where there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    step()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e3
+
+
+def in_turn(variants: Sequence[Step], rounds: int, warm_up: int = 5) -> list[list[float]]:
+    """The times of each variant: every round runs all, each time another one first.
+
+    So what else the machine does meanwhile hits all alike, and the figures of a round may be divided by each other.
+    """
+    times: list[list[float]] = [[] for _ in variants]
+    for round_ in range(-warm_up, rounds):
+        order = list(range(len(variants)))
+        if round_ % 2:
+            order.reverse()
+        first = round_ // 2 % len(variants)
+        for index in (*order[first:], *order[:first]):
+            took = milliseconds(variants[index])
+            if round_ >= 0:
+                times[index].append(took)
+    return times
+
+
+def bootstrap(values: Sequence[float], draws: int = 2000) -> tuple[float, float]:
+    """The 95 % interval of the median."""
+    rng = random.Random(0)
+    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(draws))
+    return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
+
+
+def ratio(times: Sequence[float], base: Sequence[float]) -> Ratio:
+    """`times` over `base`, which were measured in the same rounds."""
+    ratios = [mine / other for mine, other in zip(times, base, strict=True)]
+    low, high = bootstrap(ratios)
+    medians = statistics.median(base), statistics.median(times)
+    return Ratio(*medians, statistics.median(ratios), low, high, len(ratios))
