@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.modes._findings import CallFinding, Severity
-from torchtap.modes._observer import KEY, RnnCall
+from torchtap.modes._blame import blame, calls_of
+from torchtap.modes._findings import CallFinding
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -35,23 +35,10 @@ class BackwardReport:
 
 def check_backward(loss: Tensor, model: nn.Module | None = None) -> BackwardReport:
     """Tell, without running backward, which RNN calls would make it raise on cuDNN."""
-    findings = []
-    calls = 0
-    seen: set[int] = set()
-    for node in nodes([loss]):
-        call: RnnCall | None = node.metadata.get(KEY)
-        train = getattr(node, "_saved_train", None) if "CudnnRnn" in node.name() else None
-        if call is not None and call.serial in seen:
-            continue
-        if call is not None:
-            seen.add(call.serial)
-            train = call.training if call.cudnn else None
-        if train is None:
-            continue
-        calls += 1
-        if not train:
-            findings.append(_finding(call, model))
-    return BackwardReport(tuple(findings), calls)
+    models = () if model is None else (model,)
+    reached = list(nodes([loss]))
+    calls = sum(suspect.follows_rule for suspect in calls_of(reached))
+    return BackwardReport(tuple(blame(reached, models)), calls)
 
 
 def nodes(tensors: Sequence[Tensor]) -> Iterator[Any]:
@@ -65,19 +52,3 @@ def nodes(tensors: Sequence[Tensor]) -> Iterator[Any]:
         seen.add(node)
         yield node
         todo.extend(before for before, _ in node.next_functions)
-
-
-def _finding(call: RnnCall | None, model: nn.Module | None) -> CallFinding:
-    names = {id(module): name for name, module in model.named_modules()} if model is not None else {}
-    module = call.module() if call and call.module else None
-    return CallFinding(
-        id="rnn.eval_backward",
-        severity=Severity.ERROR,
-        where=names.get(id(module), "?"),
-        seen="its forward ran in eval mode",
-        cause="cuDNN keeps what backward needs only when the forward runs in train mode",
-        remedy="train() before the forward",
-        call=call.number if call else None,
-        forward=str(call.stack.here) if call else None,
-        set_by=str(call.change.setter.stack.here) if call and call.change else None,
-    )
