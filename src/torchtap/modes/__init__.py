@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from torchtap.modes._findings import Finding, Severity
+from torchtap.modes._warn import ModeWarning
 from torchtap.modes.backward import BackwardReport, check_backward
 from torchtap.modes.emulate import emulate_cudnn
 from torchtap.modes.fixes import differentiable_eval, eval_mode, preserve_modes, without_cudnn
@@ -21,6 +22,7 @@ __all__ = [
     "Finding",
     "Guard",
     "ModeTree",
+    "ModeWarning",
     "Severity",
     "check_backward",
     "describe",

@@ -12,6 +12,7 @@ from torchtap.modes._findings import CallFinding, Severity
 from torchtap.modes._frames import Stack
 from torchtap.modes._observer import KEY, OBSERVER, RnnCall, Setter
 from torchtap.modes._situations import Facts, situation_of, why
+from torchtap.modes._watched import joined, model_names
 
 _MODES_OF_CUDNN = {0: "RNN", 1: "RNN", 2: "LSTM", 3: "GRU"}  # grad_fn._saved_mode
 
@@ -116,6 +117,7 @@ class Named:
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         self.models = models
+        self._names = model_names(models) if models else []
         self._paths: dict[int, tuple[str, nn.Module]] = {}
         self._owners: dict[int, nn.Module] = {}
         for model in models:
@@ -131,6 +133,10 @@ class Named:
     def root(self, module: nn.Module | None) -> nn.Module | None:
         """The model that it is part of."""
         return self._paths[id(module)][1] if id(module) in self._paths else None
+
+    def name(self, root: nn.Module | None) -> str:
+        """What goes before the paths in this model."""
+        return next((name for name, each in zip(self._names, self.models, strict=True) if each is root), "")
 
     def owns(self, parameter: object) -> bool:
         """Whether this is one of their parameters."""
@@ -201,7 +207,7 @@ def _class_name(suspect: Suspect, module: nn.Module | None) -> str:
 def _where(module: nn.Module | None, class_name: str, named: Named) -> str:
     path = named.path(module)
     if path is not None:
-        return path
+        return joined(named.name(named.root(module)), path)
     others = ", ".join(type(model).__name__ for model in named.models)
     return f"{class_name} (not part of {others})" if module is not None and others else class_name
 

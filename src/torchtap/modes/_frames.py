@@ -145,3 +145,8 @@ def calling_module(frame: FrameType | None) -> tuple[nn.Module | None, FrameType
             return first, frame
         frame = frame.f_back
     return None, None
+
+
+def is_users(frame: FrameType) -> bool:
+    """Whether it runs code of neither PyTorch nor Torchtap nor Python's own machinery."""
+    return _owner(frame.f_code.co_filename) == _USER
