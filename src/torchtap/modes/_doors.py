@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchtap.modes import _rnn
 from torchtap.modes._observer import OBSERVER, Backward, Ran, next_serial, setting
-from torchtap.modes._torch import VF, autograd, is_fake, register_builtin
+from torchtap.modes._torch import VF, autograd, is_fake, jit, register_builtin
 
 Native = Callable[..., Any]
 """What was at a door before it was opened: libtorch's or PyTorch's own function, as a rule."""
@@ -158,6 +158,7 @@ def _attention(_: str, native: Callable[[], Native]) -> Callable[..., Any]:
 
 RNN = (
     *(Door(VF, name, _rnn.stand_in, f"aten::{name}") for name in _rnn.FUNCTIONS),
+    Door(jit, "create_script_module", _rnn.create_script_module),
     Door(nn.Module, "__setattr__", _set_attribute),
     Door(nn.Module, "train", _train),
 )

@@ -161,7 +161,7 @@ def backward(
     wanted_x, wanted_hx, wanted_cx, wanted_weight = output_mask
     grads = [grad_output, grad_hy, grad_cy]
     if all(grad is None for grad in grads):
-        # The CUDA kernel returns undefined tensors; a list of those cannot come from Python, so zeros do.
+        # The CUDA kernel returns undefined tensors; a list of those cannot come from Python. See below.
         return None, None, None, [torch.zeros_like(w) for w in weight] if wanted_weight else []
     if not train:
         raise RuntimeError(EVAL_BACKWARD)
@@ -192,3 +192,10 @@ def backward(
             next(found) if wanted_cx else None,
             list(found),
         )
+
+
+def nothing_comes_of_nothing(
+    grad_inputs: tuple[Tensor | None, ...], grad_outputs: tuple[Tensor | None, ...]
+) -> tuple[None, ...] | None:
+    """A hook for the autograd node: where no gradient came in, none goes out, and `.grad` stays None as on a GPU."""
+    return (None,) * len(grad_inputs) if all(grad is None for grad in grad_outputs) else None

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtap.modes import _kernels
+from torchtap.modes._frames import stack_from
 from torchtap.modes._observer import OBSERVER
 from torchtap.modes._torch import cudnn_rnn, is_fake, register_once
 
@@ -95,10 +97,7 @@ def stand_in(name: str, native: Callable[[], Callable[..., Any]]) -> Callable[..
         )
         return outputs
 
-    # torch.jit.script cannot compile this, and shows the next line when it says so: hence the remark there.
-    def redirected(
-        *args: Any, **kwargs: Any
-    ) -> Any:  # to script an RNN in a new process, leave emulate_cudnn() first
+    def redirected(*args: Any, **kwargs: Any) -> Any:
         # An RNN in a graph is decomposed and never reaches cuDNN, on a GPU too: exported, or allow_rnn is set.
         if torch.compiler.is_compiling() and (
             not torch.compiler.is_dynamo_compiling() or torch._dynamo.config.allow_rnn
@@ -107,6 +106,32 @@ def stand_in(name: str, native: Callable[[], Callable[..., Any]]) -> Callable[..
         return eager(*args, **kwargs)
 
     return redirected
+
+
+def create_script_module(_: str, native: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """What stands in torch.jit while somebody watches: it says of RNNs that emulation will not reach them."""
+
+    def create(
+        nn_module: nn.Module, stubs_fn: Any, share_types: bool = True, is_tracing: bool = False
+    ) -> Any:
+        if _emulations and not is_tracing and any(isinstance(m, nn.RNNBase) for m in nn_module.modules()):
+            _warn(f"{type(nn_module).__name__}: {_SCRIPTED}", sys._getframe(1))
+        return native()(nn_module, stubs_fn, share_types, is_tracing)
+
+    return create
+
+
+_SCRIPTED = (
+    "an RNN that torch.jit.script compiles calls libtorch without Python, so it stays native under emulate_cudnn(): "
+    "cuDNN's error cannot show in it on a CPU. Run the module unscripted to see it"
+)
+_warned: dict[Any, Any] = {}  # what was said for which line: the filter "default" says it once
+
+
+def _warn(text: str, frame: FrameType) -> None:
+    here = stack_from(frame).here
+    file, line = (here.file, here.lineno) if here else ("<unknown>", 0)
+    warnings.warn_explicit(text, UserWarning, file, line, registry=_warned)
 
 
 def _call_cudnn(mode: int, x: Tensor, call: dict[str, Any], packed: bool) -> tuple[Tensor, ...]:
@@ -139,4 +164,6 @@ def _call_cudnn(mode: int, x: Tensor, call: dict[str, Any], packed: bool) -> tup
         call["batch_sizes"].tolist() if packed else (),
         None,  # dropout_state: cuDNN's random state, on the GPU only
     )
+    if out.grad_fn is not None:
+        out.grad_fn.register_hook(_kernels.nothing_comes_of_nothing)
     return (out, hy) if cx is None else (out, hy, cy)

@@ -10,6 +10,8 @@ Seen to work alike in torch 2.9.1+cu128 and 2.14.1+cu130 (CPU only, no GPU); tes
 - `torch._C._SetExcludeDispatchKeyGuard`: below an autograd kernel PyTorch excludes autograd for this thread,
   so that a kernel cannot record a graph by accident. The backward kernel needs one on purpose. The public way
   would be a new thread for every backward; `torch.enable_grad()` alone changes nothing here.
+- `torch.jit._builtins._register_builtin`, `torch.jit._recursive.create_script_module`: torch.jit.script is told which
+  operators our stand-ins are, and an RNN that it compiles is noticed there.
 - `torch._C.DisableTorchFunction`: a tensor subclass of the user must not see or change what happens inside a
   kernel, as it could not inside a C++ one.
 """
@@ -28,6 +30,7 @@ Kernel = Callable[..., tuple[Any, ...]]
 VF: Any = torch._VF
 cudnn_rnn: Any = torch._cudnn_rnn
 autograd: Any = torch.autograd
+jit: Any = torch.jit._recursive
 
 
 def register_builtin(function: Callable[..., Any], operator: str) -> None:

@@ -29,10 +29,9 @@ def emulate_cudnn() -> Iterator[None]:
     and unbatched inputs; not for empty ones, nor while `torch.backends.cudnn.enabled` is False. CUDA tensors
     go to the real thing. Cells (`nn.LSTMCell`, ...) never use cuDNN.
 
-    Not imitated: cuDNN's own random stream, speed, memory and rounding; the warning about weights that are
-    not one chunk of memory; direct calls of `torch.lstm` and its like; modules scripted with
-    `torch.jit.script` before, and scripting an RNN inside is refused (torch keeps the half-made class, so after
-    such a refusal scripting RNNs needs a new process). What `torch.jit.trace` records inside keeps
+    Not imitated: cuDNN's own random stream, speed, memory and rounding; the warning about weights that are not
+    one chunk of memory; direct calls of `torch.lstm` and its like. RNNs compiled by `torch.jit.script` stay
+    native, whenever they were compiled; compiling one inside warns. What `torch.jit.trace` records inside keeps
     the rule for good. Exported RNNs never reach cuDNN, here as on a GPU.
 
     Raises `RuntimeError` if another package has registered CPU kernels for cuDNN's RNN already.

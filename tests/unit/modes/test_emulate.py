@@ -11,271 +11,28 @@ from __future__ import annotations
 import doctest
 import re
 import threading
-import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from tests.unit.modes.conftest import redirections
+from tests.unit.modes.situations import EVAL_BACKWARD, KINDS, ROWS, Net, ends, features, tokens
 from torchtap import modes
-from torchtap.modes import _kernels
 from torchtap.modes.emulate import would_use_cudnn
 
 VF: Any = torch._VF
-EVAL_BACKWARD = f"^{_kernels.EVAL_BACKWARD}$"
-KINDS: dict[str, Callable[..., nn.RNNBase]] = {
-    "lstm": nn.LSTM,
-    "gru": nn.GRU,
-    "tanh": nn.RNN,
-    "relu": lambda *args: nn.RNN(*args, nonlinearity="relu"),
-}
-
-
-class Net(nn.Module):
-    """Embedding, RNN, head: the model of every row unless the row says otherwise."""
-
-    def __init__(self, kind: str = "lstm") -> None:
-        super().__init__()
-        self.embed = nn.Embedding(7, 5)
-        self.rnn = KINDS[kind](5, 4)
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        out, _ = self.rnn(self.embed(tokens))
-        result: Tensor = self.head(out)
-        return result
-
-
-def tokens() -> Tensor:
-    return torch.randint(0, 7, (6, 3))
-
-
-def features() -> Tensor:
-    return torch.randn(6, 3, 5)
-
-
-# --- the rows: each builds its situation under emulation and ends in the call that raises or does not ---
-
-
-def mode_at_forward_and_backward(forward: bool, backward: bool) -> None:
-    net = Net().train(forward)
-    loss = net(tokens()).sum()
-    net.train(backward)
-    loss.backward()
-
-
-def rnn_attribute_written() -> None:
-    net = Net()
-    net.rnn.training = False
-    net(tokens()).sum().backward()
-
-
-def rnn_train_root_eval() -> None:
-    net = Net().eval()
-    net.rnn.train()
-    net(tokens()).sum().backward()
-
-
-def losses_of_both_modes_summed() -> None:
-    net = Net()
-    (net.train()(tokens()).sum() + net.eval()(tokens()).sum()).backward()
-
-
-def state_of_an_eval_forward(detach: bool) -> None:
-    rnn = nn.LSTM(5, 4)
-    _, state = rnn.eval()(features())
-    if detach:
-        state = tuple(t.detach() for t in state)
-    rnn.train()(features(), state)[0].sum().backward()
-
-
-def only_final_state_used(which: int) -> None:
-    nn.LSTM(5, 4).eval()(features())[1][which].sum().backward()
-
-
-def rnn_output_not_used() -> None:
-    net = Net().eval()
-    embedded = net.embed(tokens())
-    net.rnn(embedded)
-    embedded.sum().backward()
-
-
-def loss_times_zero() -> None:
-    (Net().eval()(tokens()) * 0).sum().backward()
-
-
-def gradients_of_later_parameters_only() -> None:
-    net = Net().eval()
-    torch.autograd.grad(net(tokens()).sum(), list(net.head.parameters()))
-
-
-def backward_into_later_parameters_only() -> None:
-    net = Net().eval()
-    net(tokens()).sum().backward(inputs=list(net.head.parameters()))
-
-
-def frozen_rnn(before: str) -> None:
-    net = Net().eval()
-    net.rnn.requires_grad_(False)
-    state, x = None, features()
-    if before == "embedding":
-        x = net.embed(tokens())
-    if before == "learnable state":
-        state = (torch.zeros(1, 3, 4, requires_grad=True), torch.zeros(1, 3, 4))
-    if before == "input":
-        x.requires_grad_()
-    net.head(net.rnn(x, state)[0]).sum().backward()
-
-
-def forward_without_grad(context: Any) -> None:
-    with context():
-        loss = Net().eval()(tokens()).sum()
-    loss.backward()
-
-
-def output_detached() -> None:
-    net = Net().eval()
-    net.head(net.rnn(net.embed(tokens()))[0].detach()).sum().backward()
-
-
-def cells(kind: Callable[..., nn.Module]) -> None:
-    cell = kind(5, 4).eval()
-    state: Any = None
-    for x in features():
-        state = cell(x, state)
-    (state[0] if isinstance(state, tuple) else state).sum().backward()
-
-
-def cudnn_off(forward: bool, backward: bool) -> None:
-    net = Net().eval()
-    with torch.backends.cudnn.flags(enabled=False) if forward else nullcontext():
-        loss = net(tokens()).sum()
-    with torch.backends.cudnn.flags(enabled=False) if backward else nullcontext():
-        loss.backward()
-
-
-def empty_batch() -> None:
-    nn.LSTM(5, 4).eval()(torch.randn(6, 0, 5))[0].sum().backward()
-
-
-def direct_forward() -> None:
-    net = Net().eval()
-    net.forward(tokens()).sum().backward()
-
-
-def functional_gradient(train: bool) -> None:
-    rnn = nn.LSTM(5, 4).train(train)
-    torch.func.grad(lambda x: rnn(x)[0].sum())(features())
-
-
-def checkpointed(forward: bool, backward: bool, reentrant: bool) -> None:
-    rnn = nn.LSTM(5, 4, num_layers=2, dropout=0.3).train(forward)
-    x = features().requires_grad_()
-    loss = checkpoint(lambda x: rnn(x)[0], x, use_reentrant=reentrant).sum()
-    rnn.train(backward)
-    loss.backward()
-
-
-def compiled(train: bool) -> None:
-    net = Net().train(train)
-    torch.compile(net, backend="aot_eager")(tokens()).sum().backward()
-
-
-def traced_in_eval() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        net: Any = torch.jit.trace(Net().eval(), tokens())
-    net.train()
-    assert net.training
-    net(tokens()).sum().backward()
-
-
-ROWS: list[tuple[str, Callable[[], None], str]] = [
-    ("forward in eval, backward in eval", lambda: mode_at_forward_and_backward(False, False), "raises"),
-    (
-        "forward in eval, `train()` before backward",
-        lambda: mode_at_forward_and_backward(False, True),
-        "raises",
-    ),
-    ("forward in train, `eval()` before backward", lambda: mode_at_forward_and_backward(True, False), "ok"),
-    ("forward in train, backward in train", lambda: mode_at_forward_and_backward(True, True), "ok"),
-    ("`rnn.training = False` in a model in train mode", rnn_attribute_written, "raises"),
-    ("only the RNN in train, the model in eval", rnn_train_root_eval, "ok"),
-    ("a loss of a train forward plus one of an eval forward", losses_of_both_modes_summed, "raises"),
-    ("state of an eval forward, fed into a train forward", lambda: state_of_an_eval_forward(False), "raises"),
-    ("the same state, detached", lambda: state_of_an_eval_forward(True), "ok"),
-    ("only `hy` of an eval forward in the loss", lambda: only_final_state_used(0), "raises"),
-    ("only `cy` of an eval forward in the loss", lambda: only_final_state_used(1), "raises"),
-    ("RNN in eval, its output not in the loss", rnn_output_not_used, "ok"),
-    ("RNN in eval, loss multiplied by 0", loss_times_zero, "raises"),
-    ("`torch.autograd.grad` for parameters after the RNN only", gradients_of_later_parameters_only, "ok"),
-    ("`backward(inputs=...)` for parameters after the RNN only", backward_into_later_parameters_only, "ok"),
-    ("frozen RNN in eval, input without gradient", lambda: frozen_rnn("nothing"), "ok"),
-    ("frozen RNN in eval after a trained embedding", lambda: frozen_rnn("embedding"), "raises"),
-    ("frozen RNN in eval, learnable initial state", lambda: frozen_rnn("learnable state"), "raises"),
-    ("frozen RNN in eval, gradient of the input (saliency)", lambda: frozen_rnn("input"), "raises"),
-    ("forward under `no_grad`", lambda: forward_without_grad(torch.no_grad), "does not require grad"),
-    (
-        "forward under `inference_mode`",
-        lambda: forward_without_grad(torch.inference_mode),
-        "does not require grad",
-    ),
-    ("RNN in eval, output detached", output_detached, "ok"),
-    ("`LSTMCell` in eval", lambda: cells(nn.LSTMCell), "ok"),
-    ("`GRUCell` in eval", lambda: cells(nn.GRUCell), "ok"),
-    ("`RNNCell` in eval", lambda: cells(nn.RNNCell), "ok"),
-    ("eval, cuDNN off at the forward", lambda: cudnn_off(True, False), "ok"),
-    ("eval, cuDNN off at forward and backward", lambda: cudnn_off(True, True), "ok"),
-    ("eval, cuDNN off at backward only", lambda: cudnn_off(False, True), "raises"),
-    ("eval, empty batch", empty_batch, "ok"),
-    ("eval, `rnn.forward(x)` instead of `rnn(x)`", direct_forward, "raises"),
-    ("`torch.func.grad` in eval", lambda: functional_gradient(False), "raises"),
-    ("`torch.func.grad` in train", lambda: functional_gradient(True), "ok"),
-    ("checkpoint, eval at forward and backward", lambda: checkpointed(False, False, False), "raises"),
-    ("checkpoint, train at forward and backward", lambda: checkpointed(True, True, False), "ok"),
-    (
-        "checkpoint, train at forward, eval at backward",
-        lambda: checkpointed(True, False, False),
-        "different metadata",
-    ),
-    (
-        "checkpoint, eval at forward, train at backward",
-        lambda: checkpointed(False, True, False),
-        "different metadata",
-    ),
-    (
-        "reentrant checkpoint, eval at forward, train at backward",
-        lambda: checkpointed(False, True, True),
-        "ok",
-    ),
-    (
-        "reentrant checkpoint, train at forward, eval at backward",
-        lambda: checkpointed(True, False, True),
-        "raises",
-    ),
-    ("`torch.compile` (default), eval", lambda: compiled(False), "raises"),
-    ("`torch.compile` (default), train", lambda: compiled(True), "ok"),
-    ("`torch.jit.trace` in eval, then `train()`", traced_in_eval, "raises"),
-]
 
 
 @pytest.mark.parametrize(("situation", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 @pytest.mark.filterwarnings("ignore:.*(use_reentrant|torch.jit|is deprecated)")
 def test_decision_table(situation: Callable[[], None], expected: str) -> None:
     """Every row ends as on a GPU. The same rows never raise cuDNN's error natively: see the test below."""
-    errors = {"raises": EVAL_BACKWARD, "different metadata": "different metadata"}
     with modes.emulate_cudnn():
-        if expected == "ok":
-            situation()
-        else:
-            with pytest.raises((RuntimeError, CheckpointError), match=errors.get(expected, expected)):
-                situation()
+        ends(situation, expected)
 
 
 DOCS = Path(__file__).parents[3] / "docs" / "modes.md"
@@ -328,45 +85,6 @@ def test_gradients_already_made_stay_after_the_error(layers: int) -> None:
     assert gru.weight_ih_l0.grad is not None
     assert head.weight.grad is not None
     assert lstm.weight_ih_l0.grad is None
-
-
-def test_a_second_backward_after_the_error_finds_the_graph_freed() -> None:
-    """So a retry needs a new forward; train() before the retry does not help."""
-    net = Net().eval()
-    with modes.emulate_cudnn():
-        loss = net(tokens()).sum()
-        with pytest.raises(RuntimeError, match=EVAL_BACKWARD):
-            loss.backward()
-        net.train()
-        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-            loss.backward()
-
-
-def test_double_backward_is_refused_by_libtorch_itself() -> None:
-    rnn, x = nn.LSTM(5, 4), features().requires_grad_()
-    with modes.emulate_cudnn():
-        (gradient,) = torch.autograd.grad(rnn(x)[0].sum(), [x], create_graph=True)
-        with pytest.raises(NotImplementedError, match="Double backwards is not supported for CuDNN RNNs"):
-            gradient.sum().backward()
-
-
-def test_double_backward_works_with_cudnn_off_around_the_forward() -> None:
-    """The way out that the refusal names. float64: oneDNN's LSTM has no second derivative either."""
-    rnn, x = nn.LSTM(5, 4).double(), features().double().requires_grad_()
-    with modes.emulate_cudnn(), torch.backends.cudnn.flags(enabled=False):
-        (gradient,) = torch.autograd.grad(rnn(x)[0].sum(), [x], create_graph=True)
-        gradient.sum().backward()
-    assert rnn.weight_ih_l0.grad is not None
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch.func itself scripts something
-def test_vmap_and_forward_derivatives_are_refused_as_on_a_gpu() -> None:
-    rnn, x = nn.LSTM(5, 4), features()
-    with modes.emulate_cudnn():
-        with pytest.raises(RuntimeError, match="Batching rule not implemented for aten::_cudnn_rnn"):
-            torch.func.vmap(lambda x: rnn(x)[0])(x[None])
-        with pytest.raises(NotImplementedError, match="forward AD with _cudnn_rnn"):
-            torch.func.jvp(lambda x: rnn(x)[0], (x,), (x,))
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
@@ -515,33 +233,89 @@ def test_exported_rnns_stay_decomposed(strict: bool) -> None:
     assert "_cudnn_rnn" not in str(program.graph)
 
 
-def test_rnns_that_are_compiled_into_the_graph_never_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """allow_rnn (off by default) makes torch.compile take the RNN into its graph."""
-    import torch._dynamo
-
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
-    torch._dynamo.reset()
-    with modes.emulate_cudnn():
-        torch.compile(Net().eval(), backend="eager", fullgraph=True)(tokens()).sum().backward()
-    torch._dynamo.reset()
+# --- torch.jit.script, which compiles past it ---
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
-def test_scripting_inside_is_refused_with_a_remark() -> None:
-    class Scripted(nn.Module):  # a class of its own: torch.jit.script remembers what it has compiled
-        def __init__(self) -> None:
-            super().__init__()
-            self.rnn = nn.GRU(5, 4)
+class Everything(nn.Module):
+    """One of each module behind whose functions somebody may stand."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.rnn(x)[0]
-            return out
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.drop = nn.Sequential(nn.Dropout(0.4), nn.AlphaDropout(0.4), nn.Dropout(0.2, inplace=True))
+        self.channels = nn.Sequential(nn.Dropout1d(0.4), nn.FeatureAlphaDropout(0.4))
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.3)
+        self.lstm, self.gru = nn.LSTM(8, 8, 2, dropout=0.3), nn.GRU(8, 8)
+        self.tanh, self.relu = nn.RNN(8, 8), nn.RNN(8, 8, nonlinearity="relu")
 
-    module = Scripted()
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x.transpose(1, 2)).transpose(1, 2)
+        x = self.channels(self.drop(x))
+        x = self.attention(x, x, x)[0]
+        x = self.gru(self.lstm(x)[0])[0]
+        result: Tensor = self.relu(self.tanh(x)[0])[0]
+        return result
+
+
+def result_of(module: Any, x: Tensor) -> list[Tensor]:
+    torch.manual_seed(3)
+    out = module(x)
+    return [out, *torch.autograd.grad(out.sum(), list(module.parameters()))]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script", "ignore:.*stays native")
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("door", ["emulate_cudnn", "guard"])
+def test_scripted_modules_compute_what_they_compute_otherwise(door: str, train: bool) -> None:
+    """Compiled inside or outside, run inside or outside: equal results, and RNNs that stay native."""
+    module, x = Everything().train(train), torch.randn(6, 3, 8)
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    expected = result_of(module, x)
+
+    def check(scripted: Any) -> None:
+        module.load_state_dict(state)  # BatchNorm's statistics, which the two share
+        for ours, theirs in zip(result_of(scripted, x), expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+    def inside() -> Any:
+        return (
+            modes.emulate_cudnn() if door == "emulate_cudnn" else modes.guard(module, on_violation="collect")
+        )
+
+    torch.jit._state._clear_class_state()  # what was compiled once would be taken again
+    before = torch.jit.script(module)
+    with inside():
+        check(before)
     torch.jit._state._clear_class_state()
-    refusal = pytest.raises(torch.jit.frontend.NotSupportedError, match=r"leave emulate_cudnn\(\) first")
-    with modes.emulate_cudnn(), refusal:
-        torch.jit.script(module)
+    with inside():
+        within = torch.jit.script(module)
+        check(within)
+    check(within)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.(script|trace)")
+def test_it_says_so_when_an_rnn_is_scripted(recwarn: pytest.WarningsRecorder) -> None:
+    """Once, for the line that asked; not for other modules, nor where nothing is emulated."""
+
+    def said() -> list[str]:
+        found = [str(each.message) for each in recwarn if "stays native" in str(each.message)]
+        recwarn.clear()
+        return found
+
+    net, plain = Net("gru").eval(), nn.Sequential(nn.Dropout(), nn.Linear(2, 2))
+    with modes.emulate_cudnn():
+        torch.jit.script(plain)
+        torch.jit.trace(net, tokens())
+        assert said() == []
+        scripted = torch.jit.script(net)
+        assert recwarn.list[-1].filename == __file__
+        (text,) = said()
+        assert text.startswith("Net: an RNN that torch.jit.script compiles")
+        scripted(tokens()).sum().backward()  # on a GPU this raises
+    with modes.guard(net, on_violation="collect"):
+        torch.jit.script(net)
+    torch.jit.script(net)
+    assert said() == []
 
 
 # --- it leaves no trace ---
