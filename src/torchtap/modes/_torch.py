@@ -12,6 +12,9 @@ Seen to work alike in torch 2.9.1+cu128 and 2.14.1+cu130 (CPU only, no GPU); tes
   would be a new thread for every backward; `torch.enable_grad()` alone changes nothing here.
 - `torch.jit._builtins._register_builtin`, `torch.jit._recursive.create_script_module`: torch.jit.script is told which
   operators our stand-ins are, and an RNN that it compiles is noticed there.
+- `torch._C._set_cudnn_enabled`: `torch.backends.cudnn.flags()` sets more than this switch and reads `allow_tf32`, which
+  raises where fp32_precision differs between operators; assigning `cudnn.enabled` raises after
+  `disable_global_flags()`.
 - `torch._C.DisableTorchFunction`: a tensor subclass of the user must not see or change what happens inside a
   kernel, as it could not inside a C++ one.
 """
@@ -21,7 +24,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -88,3 +91,32 @@ def inside_kernel(*, recording: bool = False) -> Iterator[None]:
             if torch.is_anomaly_enabled():
                 stack.enter_context(torch.autograd.set_detect_anomaly(False))
         yield
+
+
+class CudnnSwitch:
+    """`torch.backends.cudnn.enabled` set to False, by whoever needs it, in whatever thread and order."""
+
+    _lock = threading.Lock()
+    _open: ClassVar[list[CudnnSwitch]] = []
+
+    def __init__(self, before: bool) -> None:
+        self.before = before
+
+    @classmethod
+    @contextmanager
+    def off(cls) -> Iterator[None]:
+        """Off inside. Left in another order than entered, the first one's value is handed on and restored last."""
+        with cls._lock:
+            mine = cls(torch._C._get_cudnn_enabled())
+            cls._open.append(mine)
+            torch._C._set_cudnn_enabled(False)
+        try:
+            yield
+        finally:
+            with cls._lock:
+                place = cls._open.index(mine)
+                if place == len(cls._open) - 1:
+                    torch._C._set_cudnn_enabled(mine.before)
+                else:
+                    cls._open[place + 1].before = mine.before
+                del cls._open[place]

@@ -1,38 +1,133 @@
-"""Ways to run a model in the mode that you need, and to find it afterwards as it was."""
+"""Ways to run a model in the mode that you need, and to find it afterwards as it was.
+
+| you want | use |
+|---|---|
+| to validate, to predict | `eval_mode(model)` |
+| to call code that changes modes | `preserve_modes(model)` |
+| gradients of eval outputs: saliency, attacks, frozen parts | `differentiable_eval(model)` |
+| second derivatives through an RNN, or an RNN in a model that cannot be changed | `without_cudnn()` |
+
+What holds for all: they restore what they change, also after an exception and when nested; each may be entered again
+and is also a decorator of plain functions (`@eval_mode(model)`), a `TypeError` on generators and coroutines, whose body
+would run when it has closed already. What they restore is what they found on entry: a module that is taken out of the
+model inside gets its mode back, one that is put in keeps the mode it has. A module that occurs twice is restored once.
+Modules in plain lists and dicts are not reached, as by `train()` and `eval()` themselves: use `nn.ModuleList`.
+A mode belongs to the module and not to a thread: another thread that runs the same model meanwhile sees it too.
+Wrappers (`DataParallel`, `DistributedDataParallel`, what `torch.compile` returns) may be given, or what is in them.
+Nothing here looks at tensors: any device, any dtype, meta too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from torchtap.modes._scope import Scope
+from torchtap.modes._torch import CudnnSwitch
+
 Model = TypeVar("Model", bound=nn.Module)
-_RNN_NAMES = frozenset({"LSTM", "GRU", "RNN"})
 
 
-@contextmanager
-def differentiable_eval(model: Model) -> Iterator[Model]:
+def eval_mode(model: Model, *more: nn.Module, inference: bool = False) -> Scope[Model]:
+    """Eval mode and no gradients inside, and every module's own mode afterwards: for validation and prediction.
+
+    Calls `eval()` of each model given and opens `torch.no_grad()`; with `inference`, `torch.inference_mode()`, which
+    is a little faster and whose results cannot be used in training later. Yields `model`. Not for gradients of
+    eval outputs: those need `differentiable_eval`.
+
+    A `train()` or `eval()` that a model overrides is called, since it may do more than set the mode (merge LoRA
+    weights, keep a BatchNorm frozen): on entry what `model.eval()` calls; afterwards `train(its own mode)` of each
+    module that overrides `train` and whose mode has changed. So inside, the modules are in the modes that
+    `model.eval()` leaves, which an override may decide. Both run outside of `no_grad` and `inference_mode`.
+
+    Cost (benchmarks/modes.py): entering and leaving takes about 1.1 times as long as `model.eval()` and
+    `model.train()`; no memory, and no graph is kept inside.
+
+    Raises `TypeError` for what is not an `nn.Module`; `NotImplementedError` for models made by `torch.export`, which
+    refuse `eval()`; what an overridden `eval()` raises. The modes are then as before. What `torch.jit.trace` or
+    `torch.jit.freeze` made keeps the mode that it was made in, whatever is set.
+
+    >>> model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.BatchNorm1d(4).eval())
+    >>> with eval_mode(model):
+    ...     [module.training for module in model.modules()], torch.is_grad_enabled()
+    ([False, False, False, False], False)
+    >>> [module.training for module in model.modules()], torch.is_grad_enabled()
+    ([True, True, True, False], True)
+    """
+    models = _modules("eval_mode", model, *more)
+
+    @contextmanager
+    def scope() -> Iterator[Model]:
+        with _restored(models, by_train=True):
+            for each in models:
+                try:
+                    each.eval()
+                except NotImplementedError as error:
+                    raise NotImplementedError(_EXPORTED.format(error)) from error
+            with torch.inference_mode() if inference else torch.no_grad():
+                yield model
+
+    return Scope("eval_mode(...)", scope)
+
+
+_EXPORTED = (
+    "{} A model made by torch.export keeps the mode that it was exported in: "
+    "export it in eval mode and use torch.no_grad() alone, or give eval_mode() the model as it was before"
+)
+
+
+def preserve_modes(model: Model, *more: nn.Module) -> Scope[Model]:
+    """Give every module its own mode back afterwards, whatever is done to the modes inside.
+
+    For code that you do not own and that calls `train()` or `eval()`: `model.train()` afterwards would also wake the
+    parts that were in eval mode on purpose. Changes nothing on entry. Yields `model`. Where validation is yours,
+    `eval_mode` is shorter.
+
+    Overridden `train()` methods are called on restoring, as `eval_mode` does.
+
+    Cost: less than `model.eval()` and `model.train()`; it keeps a list of the modules until it is left.
+
+    Raises `TypeError` for what is not an `nn.Module`.
+
+    >>> model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4).eval())
+    >>> with preserve_modes(model):
+    ...     _ = model.train()
+    >>> [module.training for module in model.modules()]
+    [True, True, False]
+    """
+    models = _modules("preserve_modes", model, *more)
+
+    @contextmanager
+    def scope() -> Iterator[Model]:
+        with _restored(models, by_train=True):
+            yield model
+
+    return Scope("preserve_modes(...)", scope)
+
+
+def differentiable_eval(model: Model, *more: nn.Module) -> Scope[Model]:
     """Outputs of eval mode and a backward pass that works on cuDNN: for saliency, attacks, frozen parts.
 
-    Inside, every `nn.LSTM`, `nn.GRU` and `nn.RNN` of `model` (any device, any dtype) is in train mode with
-    its dropout set to 0, so that cuDNN keeps what backward needs; every other module is in eval mode. After
-    it, and after an exception, each module's own mode and each RNN's dropout are what they were. May be
-    nested; also a decorator of plain functions (`@differentiable_eval(model)`), not of generators or coroutines,
-    whose body runs when the decorator has closed already. Yields `model`.
+    Inside, every `nn.LSTM`, `nn.GRU` and `nn.RNN`, subclasses too, is in train mode with its dropout set to 0, so that
+    cuDNN keeps what backward needs; every other module is in eval mode. Afterwards each module's mode and each RNN's
+    dropout are what they were on entry. Yields `model`. The forward must run inside; where backward runs does not
+    matter.
 
-    What it costs: cuDNN's reserve memory for each RNN call, as in training. Under `torch.no_grad()` nothing
-    is gained, use plain `eval()` there. Modes are set by writing `training`, so that a `train()` or `eval()`
-    that the model overrides is not called. Where backward runs does not matter; the forward must run inside.
-
+    Modes are set by writing `training`, so that a `train()` or `eval()` that the model overrides is not called.
     Outputs equal eval outputs bitwise on a CPU; not yet compared on a GPU, where cuDNN may choose another
-    algorithm. Not promised: RNN subclasses or wrappers that drop something by themselves when `rnn.training`
-    is set. Not for several threads that use one model at once: the mode belongs to the module.
+    algorithm. Not promised: subclasses, wrappers and hooks (`torch.nn.utils.spectral_norm`) that do something by
+    themselves when `rnn.training` is set. Second derivatives: see `without_cudnn`.
 
-    Raises `TypeError` for what is not an `nn.Module`, and for RNNs compiled by `torch.jit.script` (their
-    dropout cannot be changed any more); the model is then unchanged.
+    Cost: cuDNN's reserve memory for each RNN call, as in training, and no time in the RNN. Entering and leaving takes
+    about 1.2 times as long as `model.eval()` and `model.train()`. Under `torch.no_grad()` nothing is gained: use
+    `eval_mode` there.
+
+    Raises `TypeError` for what is not an `nn.Module`, and where the mode cannot be changed any more: RNNs compiled by
+    `torch.jit.script` or `torch.jit.trace`, models made by `torch.export`. The model is then unchanged.
 
     >>> model = nn.Sequential(nn.LSTM(4, 3, num_layers=2, dropout=0.5)).train()
     >>> with differentiable_eval(model):
@@ -41,57 +136,128 @@ def differentiable_eval(model: Model) -> Iterator[Model]:
     >>> model.training, model[0].training, model[0].dropout
     (True, True, 0.5)
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"differentiable_eval() takes an nn.Module, got {type(model).__name__}")
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule) and getattr(module, "original_name", "") in _RNN_NAMES:
-            raise TypeError(
-                f"differentiable_eval(): {name or 'the model itself'} is a scripted {module.original_name}: "
-                "its dropout cannot be changed any more. Use the model as it was before torch.jit.script"
-            )
-    with _restored(model):
-        for module in model.modules():
-            module.training = isinstance(module, nn.RNNBase)
-            if isinstance(module, nn.RNNBase):
-                module.dropout = 0.0
-        yield model
+    models = _modules("differentiable_eval", model, *more)
+
+    @contextmanager
+    def scope() -> Iterator[Model]:
+        for each in models:
+            _refuse_fixed_modes(each)
+        everything = _all(models)
+        rnns = [module for module in everything if isinstance(module, nn.RNNBase)]
+        # A subclass may have a module of that name, which is then in eval mode as all others are.
+        dropouts = [(rnn, rnn.dropout) for rnn in rnns if not isinstance(rnn.dropout, nn.Module)]
+        with _restored(models, by_train=False):
+            try:
+                for module in everything:
+                    _write(module, isinstance(module, nn.RNNBase))
+                for rnn, _ in dropouts:
+                    rnn.dropout = 0.0
+                yield model
+            finally:
+                for rnn, dropout in dropouts:
+                    rnn.dropout = dropout
+
+    return Scope("differentiable_eval(...)", scope)
+
+
+def without_cudnn() -> Scope[None]:
+    """Run forwards without cuDNN: gradients of RNNs in eval mode work then, and second derivatives.
+
+    Sets `torch.backends.cudnn.enabled` to False inside and nothing else. `torch.backends.cudnn.flags(enabled=False)`
+    also sets `benchmark`, `deterministic` and `allow_tf32` to defaults of its own, and from PyTorch 2.9 on raises where
+    `cudnn.conv.fp32_precision` and `cudnn.rnn.fp32_precision` differ. Works after
+    `torch.backends.disable_global_flags()` too. The **forward** must run inside; around backward alone it does nothing.
+    Under `emulate_cudnn()` CPU RNNs are native ones inside.
+
+    The switch belongs to the process: other threads lose cuDNN meanwhile. Several may be open, in whatever threads; in
+    whatever order they are left, the switch is in the end what it was at first.
+
+    Cost: RNNs run PyTorch's own kernels, step by step, and convolutions, BatchNorm and CTC loss lose cuDNN too (on ROCm
+    MIOpen): slower on a GPU, by how much is not measured yet. So open it around the RNN's forward alone. On a CPU there
+    is no cuDNN, and no cost. For first derivatives `differentiable_eval` keeps cuDNN.
+
+    >>> with without_cudnn():
+    ...     torch.backends.cudnn.enabled
+    False
+    """
+
+    @contextmanager
+    def scope() -> Iterator[None]:
+        with CudnnSwitch.off():
+            yield
+
+    return Scope("without_cudnn()", scope)
+
+
+def _modules(fix: str, *models: Any) -> tuple[nn.Module, ...]:
+    """The models, if that is what they are."""
+    for each in models:
+        if not isinstance(each, nn.Module):
+            hint = f". As a decorator: @{fix}(model)" if callable(each) else ""
+            raise TypeError(f"{fix}() takes an nn.Module, got {type(each).__name__}{hint}")
+    return models
+
+
+def _all(models: Iterable[nn.Module]) -> list[nn.Module]:
+    """Every module of these models once, parents before their children."""
+    return list({id(module): module for model in models for module in model.modules()}.values())
+
+
+_ABSENT = object()
 
 
 @contextmanager
-def _restored(model: nn.Module) -> Iterator[None]:
-    """Give every module that is there now its own mode back afterwards, and every RNN its dropout."""
-    modes = [(module, module.training) for module in model.modules()]
-    dropouts = [(module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)]
+def _restored(models: tuple[nn.Module, ...], *, by_train: bool) -> Iterator[None]:
+    """Give every module that is there now its own mode back afterwards; `by_train`: see `eval_mode`."""
+    # torch.jit.freeze takes the attribute away.
+    before = [(module, getattr(module, "training", _ABSENT)) for module in _all(models)]
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
-        for rnn, dropout in dropouts:
-            rnn.dropout = dropout
+        try:
+            for module, training in before if by_train else ():
+                overridden = type(module).train is not nn.Module.train or "train" in vars(module)
+                if overridden and getattr(module, "training", _ABSENT) != training:
+                    with suppress(NotImplementedError):  # torch.export's refuse, so there is nothing to undo
+                        module.train(bool(training))  # and all below it, which come later here
+        finally:
+            for module, training in before:
+                _write(module, training)
 
 
-@contextmanager
-def preserve_modes(model: Model) -> Iterator[Model]:
-    """Give every module its own mode back afterwards."""
-    with _restored(model):
-        yield model
+def _write(module: nn.Module, training: object) -> None:
+    """Set the mode of this one module, where it is not that already."""
+    if training is _ABSENT:
+        vars(module).pop("training", None)
+    elif getattr(module, "training", _ABSENT) is not training:
+        module.training = training  # type: ignore[assignment]
 
 
-@contextmanager
-def eval_mode(model: Model, *, inference: bool = False) -> Iterator[Model]:
-    """eval() and no_grad (or inference_mode) inside; every module's own mode afterwards."""
-    with _restored(model), torch.inference_mode() if inference else torch.no_grad():
-        model.eval()
-        yield model
+_RNN_NAMES = frozenset({"LSTM", "GRU", "RNN"})
+_RNN_OPERATORS = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
 
 
-@contextmanager
-def without_cudnn() -> Iterator[None]:
-    """Run RNNs without cuDNN: only the enabled switch."""
-    before = torch._C._get_cudnn_enabled()
-    torch._C._set_cudnn_enabled(False)
+def _refuse_fixed_modes(model: nn.Module) -> None:
+    """Raise `TypeError` where a mode is part of compiled code: the innermost such module is named."""
+    for name, module in reversed(list(model.named_modules())):
+        if isinstance(module, torch.jit.ScriptModule) and (kind := _compiled_rnn(module)):
+            made = f"a scripted {kind}: its dropout cannot be changed any more"
+            remedy = "Use the model as it was before torch.jit"
+        elif isinstance(module, torch.fx.GraphModule) and "train" in vars(module):
+            made = "made by torch.export: its mode cannot be changed any more"
+            remedy = "Use the model as it was before torch.export"
+        else:
+            continue
+        raise TypeError(f"differentiable_eval(): {name or 'the model itself'} is {made}. {remedy}")
+
+
+def _compiled_rnn(module: torch.jit.ScriptModule) -> str:
+    """The kind of RNN that this is, or that its own code calls; "" for none."""
+    name = getattr(module, "original_name", "")
+    if name in _RNN_NAMES:
+        return str(name)
     try:
-        yield
-    finally:
-        torch._C._set_cudnn_enabled(before)
+        graph: Any = module.inlined_graph
+    except (RuntimeError, AttributeError):  # it has no forward, only parts that its parent calls
+        return ""
+    return "RNN" if any(graph.findAllNodes(each) for each in _RNN_OPERATORS) else ""
