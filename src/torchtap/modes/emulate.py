@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from torchtap.modes import _rnn
 from torchtap.modes._doors import RNN, opened
 
+_process = ExitStack()
 would_use_cudnn = _rnn.would_use_cudnn
 
 
@@ -24,6 +25,9 @@ def emulate_cudnn() -> Iterator[None]:
     decorator has closed already. Open for the whole process, like `torch.backends.cudnn.enabled`; may be
     nested and used from several threads. After the last exit CPU RNNs are what they were before; graphs made
     inside keep the rule.
+
+    `TORCHTAP_EMULATE_CUDNN=1` in the environment opens it at `import torchtap.modes`, for good; a test suite runs
+    under it with `pytest --emulate-cudnn`.
 
     As cuDNN's own path, taken for float64, float32, float16 (bfloat16: see `would_use_cudnn`), padded, packed
     and unbatched inputs; not for empty ones, nor while `torch.backends.cudnn.enabled` is False. CUDA tensors
@@ -50,3 +54,8 @@ def emulate_cudnn() -> Iterator[None]:
             yield
     finally:
         _rnn.emulate(False)
+
+
+def emulate_in_this_process() -> None:
+    """Open `emulate_cudnn()` and leave it open."""
+    _process.enter_context(emulate_cudnn())
