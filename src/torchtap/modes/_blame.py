@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import nn
 
 from torchtap.modes._findings import CallFinding, Severity
 from torchtap.modes._frames import Stack
-from torchtap.modes._observer import KEY, OBSERVER, RnnCall, Setter
+from torchtap.modes._named import Named
+from torchtap.modes._observer import OBSERVER, RnnCall, Setter
 from torchtap.modes._situations import Facts, situation_of, why
-from torchtap.modes._watched import joined, model_names
+from torchtap.modes._suspects import Suspect, calls_of, module_of
+from torchtap.modes._watched import joined
 
 _MODES_OF_CUDNN = {0: "RNN", 1: "RNN", 2: "LSTM", 3: "GRU"}  # grad_fn._saved_mode
 
@@ -25,12 +26,9 @@ def blame(
     `models` give modules their paths; `inputs` are what gradients are asked for, None for all leaves. Looks only.
     """
     named = Named(models)
-    suspects = list(calls_of(what))
-    found = []
-    for suspect in suspects:
-        if suspect.breaks_backward:
-            found.append(_finding(suspect, suspects, named, inputs))
-    return found
+    suspects = calls_of(what, named)
+    fed = _Fed(suspects)
+    return [_finding(each, fed, named, inputs) for each in suspects if each.breaks_backward]
 
 
 def told(findings: Sequence[CallFinding], *, most: int = 5) -> str:
@@ -52,132 +50,17 @@ def told(findings: Sequence[CallFinding], *, most: int = 5) -> str:
     return "\n".join(f"  {line}" for line in lines)
 
 
-@dataclass(slots=True)
-class Suspect:
-    """One call of an RNN, as far as it is known."""
-
-    call: RnnCall | None
-    nodes: list[Any]
-    """Its autograd nodes, where they are known."""
-
-    @property
-    def is_cudnn(self) -> bool:
-        """Whether a node of cuDNN or MIOpen stands in the graph: backward obeys the rule by itself."""
-        return any(_is_cudnn(node) for node in self.nodes)
-
-    @property
-    def training(self) -> bool:
-        """The mode its forward ran in."""
-        if self.call is not None:
-            return self.call.training
-        return bool(self.nodes[0]._saved_train)
-
-    @property
-    def follows_rule(self) -> bool:
-        """Whether cuDNN ran it, or would have run it on a GPU."""
-        return self.is_cudnn or self.call is None or self.call.cudnn
-
-    @property
-    def breaks_backward(self) -> bool:
-        """Whether cuDNN refuses, or would refuse, a gradient that flows into it."""
-        return self.follows_rule and not self.training
-
-    @property
-    def raises(self) -> bool:
-        """Whether backward raises here, and not only on cuDNN."""
-        return self.is_cudnn or (self.call is not None and self.call.enforced)
-
-
-def _is_cudnn(node: Any) -> bool:
-    name = node.name()
-    return name.startswith(("CudnnRnnBackward", "MiopenRnnBackward"))
-
-
-def _tells_mode(node: Any) -> bool:
-    return node.name().startswith(("CudnnRnnBackward", "MiopenRnnBackward", "MkldnnRnnLayerBackward"))
-
-
-def calls_of(what: Iterable[RnnCall | Any]) -> Iterator[Suspect]:
-    """The calls that these are, or belong to, each once; nodes that tell nothing of an RNN are left out."""
-    by_call: dict[int, Suspect] = {}
-    for each in what:
-        node = None if isinstance(each, RnnCall) else each
-        call: RnnCall | None = each if node is None else node.metadata.get(KEY)
-        if call is None and not _tells_mode(node):
-            continue
-        key = call.serial if call is not None else -id(node)
-        suspect = by_call.setdefault(key, Suspect(call, []))
-        if node is not None:
-            suspect.nodes.append(node)
-    yield from by_call.values()
-
-
-class Named:
-    """The modules of some models, with their paths."""
-
-    def __init__(self, models: Sequence[nn.Module]) -> None:
-        self.models = models
-        self._names = model_names(models) if models else []
-        self._paths: dict[int, tuple[str, nn.Module]] = {}
-        self._owners: dict[int, nn.Module] = {}
-        for model in models:
-            for path, module in model.named_modules():
-                self._paths.setdefault(id(module), (path, model))
-                for parameter in module.parameters(recurse=False):
-                    self._owners.setdefault(id(parameter), module)
-
-    def path(self, module: nn.Module | None) -> str | None:
-        """As in `named_modules()`; None for what is not part of them."""
-        return self._paths[id(module)][0] if id(module) in self._paths else None
-
-    def root(self, module: nn.Module | None) -> nn.Module | None:
-        """The model that it is part of."""
-        return self._paths[id(module)][1] if id(module) in self._paths else None
-
-    def name(self, root: nn.Module | None) -> str:
-        """What goes before the paths in this model."""
-        return next((name for name, each in zip(self._names, self.models, strict=True) if each is root), "")
-
-    def owns(self, parameter: object) -> bool:
-        """Whether this is one of their parameters."""
-        return id(parameter) in self._owners
-
-    def word(self, root: nn.Module | None) -> str:
-        """What to call a model in a remedy."""
-        return "model" if len(self.models) < 2 or root is None else type(root).__name__.lower()
-
-    def module_of(self, suspect: Suspect) -> nn.Module | None:
-        """The module that was called: as watched, else the one whose parameters its nodes lead to."""
-        if suspect.call is not None:
-            return suspect.call.module() if suspect.call.module is not None else None
-        for node in suspect.nodes:
-            for before, _ in node.next_functions:
-                variable = getattr(_behind_casts(before), "variable", None)
-                if id(variable) in self._owners:
-                    return self._owners[id(variable)]
-        return None
-
-
-def _behind_casts(node: Any) -> Any:
-    """Autocast puts a copy in half precision between a parameter and what uses it."""
-    while node is not None and node.name().startswith("ToCopyBackward"):
-        node = node.next_functions[0][0]
-    return node
-
-
-def _finding(
-    suspect: Suspect, suspects: Sequence[Suspect], named: Named, inputs: Sequence[Any] | None
-) -> CallFinding:
+def _finding(suspect: Suspect, fed: _Fed, named: Named, inputs: Sequence[Any] | None) -> CallFinding:
     call = suspect.call
-    module = named.module_of(suspect)
-    setter = call.change.setter if call and call.change else None
-    facts = _facts(suspect, suspects, module, setter, named, inputs)
+    module = module_of(suspect, named)
+    setter = _setter(call, module)
+    facts = _facts(suspect, fed, module, setter, named, inputs)
     situation = situation_of(facts)
     class_name = _class_name(suspect, module)
     return CallFinding(
         id="rnn.eval_backward",
         severity=Severity.ERROR,
-        where=_where(module, class_name, named),
+        where=where(module, class_name, named),
         seen=_seen(suspect, setter, named),
         cause=why(facts, situation),
         remedy=facts.fill(situation.remedy),
@@ -188,8 +71,20 @@ def _finding(
         forward=_string(call.stack.here) if call else None,
         called_from=_string(call.stack.caller) if call else None,
         set_by=_string(setter.stack.here) if setter else None,
-        set_how=_how(setter, named) if setter else None,
+        set_how=how(setter, named) if setter else None,
     )
+
+
+def _setter(call: RnnCall | None, module: nn.Module | None) -> Setter | None:
+    """Who set the mode in which the call ran."""
+    if call is None:
+        return None
+    if call.replica_of is None:
+        return call.change.setter if call.change else None
+    change = OBSERVER.last_change.get(module) if module is not None else None  # a replica copies its mode
+    if change is None or change.setter.serial > call.serial or change.setter.training != call.training:
+        return None
+    return change.setter
 
 
 def _string(place: object) -> str | None:
@@ -204,7 +99,8 @@ def _class_name(suspect: Suspect, module: nn.Module | None) -> str:
     return _MODES_OF_CUDNN.get(getattr(suspect.nodes[0], "_saved_mode", 2), "RNN")
 
 
-def _where(module: nn.Module | None, class_name: str, named: Named) -> str:
+def where(module: nn.Module | None, class_name: str, named: Named) -> str:
+    """The module's path; its class where it has none."""
     path = named.path(module)
     if path is not None:
         return joined(named.name(named.root(module)), path)
@@ -219,7 +115,7 @@ def _seen(suspect: Suspect, setter: Setter | None, named: Named) -> str:
     else:
         number = f"call {call.number}: " if call.number else ""
         text = f"{number}its forward{_at(call.stack)} ran in eval mode, "
-        text += f"set by {_how(setter, named)}{_at(setter.stack)}" if setter else "set before anybody watched"
+        text += f"set by {how(setter, named)}{_at(setter.stack)}" if setter else "set before anybody watched"
     return text if suspect.raises else f"{text} (cuDNN would raise; this CPU alone does not)"
 
 
@@ -230,7 +126,8 @@ def _at(stack: Stack) -> str:
     return f" at {here}" if caller == here else f" at {here} (from {caller})"
 
 
-def _how(setter: Setter, named: Named) -> str:
+def how(setter: Setter, named: Named) -> str:
+    """What put it in this mode, as code: `model.eval()`."""
     on = setter.on()
     path = named.path(on)
     name = type(on).__name__ if path is None else path or named.word(named.root(on))
@@ -242,7 +139,7 @@ def _how(setter: Setter, named: Named) -> str:
 
 def _facts(
     suspect: Suspect,
-    suspects: Sequence[Suspect],
+    fed: _Fed,
     module: nn.Module | None,
     setter: Setter | None,
     named: Named,
@@ -252,13 +149,17 @@ def _facts(
     part = (setter and named.path(setter.on())) or named.path(module) or ""
     if root is None or not _trained(root, suspect.call):
         part = ""
+    stopped = None
+    if part and setter is not None and not named.path(setter.on()):  # the whole model was, but trains now
+        stopped = _setter_between(root, setter, suspect.call)
     return Facts(
         call=suspect.call,
+        stopped=stopped,
         model=named.word(root),
         part=part,
         setter=setter,
         later=_later(module, suspect.call),
-        fed_to=_fed_to(suspect, suspects),
+        fed_to=fed.to(suspect),
         to_inputs=bool(inputs) and not any(_is_parameter(each, named) for each in inputs or ()),
         model_frozen=root is not None and _frozen(root),
         part_frozen=module is not None and _frozen(module),
@@ -284,6 +185,14 @@ def _trained(root: nn.Module, call: RnnCall | None) -> bool:
     return root.training
 
 
+def _setter_between(root: nn.Module | None, setter: Setter, call: RnnCall | None) -> Setter | None:
+    """Who put the model in train mode after `setter` and before the forward, and did not reach the RNN."""
+    change = OBSERVER.last_change.get(root) if root is not None else None
+    if change is None or call is None or not setter.serial < change.setter.serial < call.serial:
+        return None
+    return change.setter if change.setter.training else None
+
+
 def _later(module: nn.Module | None, call: RnnCall | None) -> Setter | None:
     change = OBSERVER.last_change.get(module) if module is not None else None
     if change is None or call is None or not change.setter.training or change.setter.serial < call.serial:
@@ -291,28 +200,40 @@ def _later(module: nn.Module | None, call: RnnCall | None) -> Setter | None:
     return change.setter
 
 
-def _fed_to(suspect: Suspect, suspects: Sequence[Suspect]) -> int | None:
-    """The first later call of this module, in train mode, from whose nodes the graph leads back to this call."""
-    call = suspect.call
-    if call is None or call.module is None:
+class _Fed:
+    """Which call was fed what an earlier call of the same module gave."""
+
+    def __init__(self, suspects: Sequence[Suspect]) -> None:
+        self._suspects = suspects
+        self._behind: dict[int, set[Any]] = {}  # by a call's serial: the nodes that its gradient flows on to
+
+    def to(self, suspect: Suspect) -> int | None:
+        """The number of the first later call in train mode from which the graph leads back to this call."""
+        call = suspect.call
+        if call is None or call.module is None:
+            return None
+        later = [
+            (other.call, other.nodes)
+            for other in self._suspects
+            if other.call is not None and other.call.training and other.call.module is call.module
+            if other.call.serial > call.serial
+        ]
+        later.sort(key=lambda each: each[0].serial)
+        for other, nodes in later[
+            :3
+        ]:  # a state goes to the next call as a rule; a long loop must not cost its square
+            if other.serial not in self._behind:
+                self._behind[other.serial] = _behind(nodes)
+            if not self._behind[other.serial].isdisjoint(suspect.nodes):
+                return other.number
         return None
-    mine = set(suspect.nodes)
-    for other in suspects:
-        later = other.call
-        if later is None or not later.training or later.module != call.module or later.serial < call.serial:
-            continue
-        if _reach(other.nodes, mine):
-            return later.number
-    return None
 
 
-def _reach(start: Sequence[Any], goal: set[Any]) -> bool:
-    todo, seen = list(start), set(start)
+def _behind(nodes: Sequence[Any]) -> set[Any]:
+    todo, seen = list(nodes), set()
     while todo:
         for before, _ in todo.pop().next_functions:
-            if before in goal:
-                return True
             if before is not None and before not in seen:
                 seen.add(before)
                 todo.append(before)
-    return False
+    return seen

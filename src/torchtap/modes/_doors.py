@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,27 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torchtap.modes import _rnn
-from torchtap.modes._observer import OBSERVER, Backward, Ran, next_serial, setting
+from torchtap.modes._observer import (
+    OBSERVER,
+    Backward,
+    Ran,
+    innermost_setter,
+    next_serial,
+    set_innermost,
+    setter_of,
+)
 from torchtap.modes._torch import VF, autograd, is_fake, jit, register_builtin
 
 Native = Callable[..., Any]
 """What was at a door before it was opened: libtorch's or PyTorch's own function, as a rule."""
+
+
+@dataclass
+class StandIn:
+    """What stands at an open door, and what it stands in for."""
+
+    native: Native
+    function: Callable[..., Any]
 
 
 @dataclass
@@ -38,30 +54,40 @@ class Door:
     """(name, what gives the native function) -> what stands there."""
     operator: str = ""
     """What it is to torch.jit.script, such as `aten::lstm`."""
-    native: Native | None = None
     kept: bool = False
     """Whether the owner itself held the native one, so that it is put back and not just laid bare."""
-    stand_in: Callable[..., Any] | None = None
+    stand_in: StandIn | None = None
+    """Made at the first opening, and kept: see above."""
 
     def open(self) -> None:
         """Set the stand-in."""
         self.kept = self.name in vars(self.owner)
-        self.native = getattr(self.owner, self.name)
+        native = getattr(self.owner, self.name)
         if self.stand_in is None:
-            self.stand_in = self.make(self.name, self._native)
-            if self.operator:
-                register_builtin(self.stand_in, self.operator)
-        setattr(self.owner, self.name, self.stand_in)
+            self.stand_in = self._stand_in(native)
+        self.stand_in.native = native
+        setattr(self.owner, self.name, self.stand_in.function)
+
+    def _stand_in(self, native: Native) -> StandIn:
+        made = StandIn(native, native)
+        made.function = self.make(self.name, lambda: made.native)
+        if self.operator:
+            register_builtin(made.function, self.operator)
+        return made
 
     def close(self) -> None:
         """Give back what was there. What a caller has kept of the stand-in goes on as the native function."""
-        if self.kept:
-            setattr(self.owner, self.name, self.native)
+        now = getattr(self.owner, self.name)
+        assert self.stand_in is not None
+        if now is not self.stand_in.function:
+            # Somebody else has set something since. Theirs stays, and may call ours: so that goes on with the native
+            # function that it has now, and the next opening makes another.
+            if now is not self.stand_in.native:
+                self.stand_in = None
+        elif self.kept:
+            setattr(self.owner, self.name, self.stand_in.native)
         else:
             delattr(self.owner, self.name)
-
-    def _native(self) -> Native:
-        return self.native if self.native is not None else getattr(self.owner, self.name)  # type: ignore[no-any-return]
 
 
 def _set_attribute(_: str, native: Callable[[], Native]) -> Callable[..., Any]:
@@ -77,15 +103,21 @@ def _set_attribute(_: str, native: Callable[[], Native]) -> Callable[..., Any]:
 
 
 def _train(_: str, native: Callable[[], Native]) -> Callable[..., Any]:
-    eval_code = nn.Module.eval.__code__
-
     def train(self: nn.Module, mode: bool = True) -> Any:
-        frame = sys._getframe(1)
-        called_by_eval = frame.f_code is eval_code
-        if called_by_eval and frame.f_back is not None:
-            frame = frame.f_back
-        with setting(self, mode, "eval" if called_by_eval else "train", frame):
+        outer = None if torch.compiler.is_compiling() else innermost_setter()
+        # A call within a call is its own setter only where it sets another mode: an overridden train() that evals a
+        # part. Otherwise it is the outer one going down the tree.
+        if (
+            torch.compiler.is_compiling()
+            or not OBSERVER.open
+            or (outer is not None and outer.training == mode)
+        ):
             return native()(self, mode)
+        set_innermost(setter_of(self, mode, sys._getframe(1)))
+        try:
+            return native()(self, mode)
+        finally:
+            set_innermost(outer)
 
     return train
 
@@ -179,35 +211,39 @@ _optimizer_hook: Any = None
 @contextmanager
 def opened(*groups: tuple[Door, ...]) -> Iterator[None]:
     """Open these groups of doors, for the whole process. Nests; the last one out closes."""
-    for group in groups:
-        _enter(group)
-    try:
+    with ExitStack() as stack:
+        for group in groups:
+            _enter(group)
+            stack.callback(_exit, group)
         yield
-    finally:
-        for group in reversed(groups):
-            _exit(group)
 
 
 def _enter(group: tuple[Door, ...]) -> None:
     global _optimizer_hook
     with _lock:
-        key = id(group)
-        _counts[key] = _counts.get(key, 0) + 1
-        if _counts[key] == 1:
-            for door in group:
-                door.open()
+        if _counts.get(id(group), 0) == 0:
+            with ExitStack() as undo:
+                for door in group:
+                    door.open()
+                    undo.callback(door.close)
+                undo.pop_all()  # all went well
             if group is GUARD:
                 _optimizer_hook = register_optimizer_step_post_hook(OBSERVER.stepped)
+            else:
+                OBSERVER.open = True
+        _counts[id(group)] = _counts.get(id(group), 0) + 1
 
 
 def _exit(group: tuple[Door, ...]) -> None:
     with _lock:
-        key = id(group)
-        _counts[key] -= 1
-        if _counts[key] == 0:
-            if group is GUARD:
-                _optimizer_hook.remove()
-            for door in reversed(group):
-                door.close()
-            if group is RNN:
-                OBSERVER.forget()
+        _counts[id(group)] -= 1
+        if _counts[id(group)] > 0:
+            return
+        if group is GUARD:
+            _optimizer_hook.remove()
+        else:
+            OBSERVER.open = False
+        for door in reversed(group):
+            door.close()
+        if group is RNN:
+            OBSERVER.forget()

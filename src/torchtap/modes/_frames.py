@@ -5,7 +5,6 @@ A frame would keep every local variable alive, tensors too; a code object keeps 
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import os
 import sys
@@ -19,7 +18,8 @@ from torch import nn
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120  compared with co_filename, letter by letter
 _TORCHTAP = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120
-_CONTEXTLIB = contextlib.__file__
+_STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MODULE_PY: str = nn.Module.__call__.__code__.co_filename
 _DEEPEST = 60
 """Frames looked at on the way out. Deeper than any model's own calls; a recursion must not cost more."""
@@ -61,6 +61,9 @@ def shown(file: str) -> str:
     """The file's path as short as it is still clear; `In[5]` for a cell, as IPython's own tracebacks name it."""
     if cell := _cell(file):
         return cell
+    for folder in _PACKAGES:
+        if folder in file:
+            return file.rpartition(folder)[2]
     try:
         relative = os.path.relpath(file)
     except (ValueError, OSError):  # another drive; a working directory that is gone
@@ -81,52 +84,81 @@ def _cell(file: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The user's lines that led to an event, innermost first; none where C++ alone called."""
+    """The lines of user and packages that led to an event, innermost first; none where C++ alone called."""
 
-    places: tuple[Place, ...]
+    lines: tuple[tuple[CodeType, int], ...]
+    """Up to the line that called the outermost module. Places are made of them only when somebody asks."""
+    beyond: tuple[CodeType, int] | None = None
+    """Where all of `lines` lie in installed packages: the innermost line outside of them."""
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """All of `lines`."""
+        return tuple(Place(*line) for line in self.lines)
 
     @property
     def here(self) -> Place | None:
         """The innermost line, outside PyTorch and Torchtap: of the model's code, as a rule."""
-        return self.places[0] if self.places else None
+        return Place(*self.lines[0]) if self.lines else None
 
     @property
     def caller(self) -> Place | None:
-        """The line that called the outermost module: of the training loop, as a rule."""
-        return self.places[-1] if self.places else None
+        """The line that called the outermost module: of the training loop, as a rule.
+
+        Where that lies in an installed package (a trainer's), and the user's own code called it: that line.
+        """
+        if not self.lines:
+            return None
+        outermost = self.lines[-1]
+        if self.beyond is not None:
+            return Place(*self.beyond)
+        if _owner(outermost[0].co_filename) == _PACKAGE:  # then the outermost line that is the user's own
+            outermost = next((each for each in reversed(self.lines) if _is_users(each)), outermost)
+        return Place(*outermost)
 
 
-_USER, _CALLS_MODULES, _OURS = range(3)
+_USER, _PACKAGE, _CALLS_MODULES, _SKIPPED = range(4)
 
 
 @cache
 def _owner(file: str) -> int:
     if file == _MODULE_PY:
         return _CALLS_MODULES
-    return _OURS if file.startswith((_TORCH, _TORCHTAP, _CONTEXTLIB, "<frozen", "<string>")) else _USER
+    if file.startswith((_TORCH, _TORCHTAP, "<frozen", "<string>")):
+        return _SKIPPED
+    if any(folder in file for folder in _PACKAGES):
+        return _PACKAGE
+    return _SKIPPED if file.startswith(_STANDARD) else _USER
+
+
+def _is_users(line: tuple[CodeType, int]) -> bool:
+    return _owner(line[0].co_filename) == _USER
 
 
 def stack_from(frame: FrameType | None) -> Stack:
-    """The user's places from `frame` outwards to the line that called the outermost module.
+    """The places from `frame` outwards to the line that called the outermost module.
 
     Looks at code objects only, never at a frame's variables: before Python 3.13 that would leave a copy of them in
     the frame, and keep tensors alive that the user has deleted.
     """
-    places: list[Place] = []
+    lines: list[tuple[CodeType, int]] = []
     inside = 0  # so many of them ran inside a module's call
     looked_at = 0
     while frame is not None and looked_at < _DEEPEST:
         looked_at += 1
         code = frame.f_code
         owner = _owner(code.co_filename)
-        if owner == _USER:
-            places.append(Place(code, frame.f_lineno))
+        if owner <= _PACKAGE:
+            lines.append((code, frame.f_lineno))
         elif owner == _CALLS_MODULES and code.co_name == "_call_impl":
-            inside = len(places)
+            inside = len(lines)
         frame = frame.f_back
-    while inside < len(places) - 1 and places[inside].function == "forward":  # called without __call__
+    while inside < len(lines) - 1 and lines[inside][0].co_name == "forward":  # called without __call__
         inside += 1
-    return Stack(tuple(places[: inside + 1]))
+    near = tuple(lines[: inside + 1])
+    if any(map(_is_users, near)):
+        return Stack(near)
+    return Stack(near, next(filter(_is_users, lines[inside + 1 :]), None))
 
 
 def first_argument(frame: FrameType) -> object:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtap.modes._by_module import ByModule
 from torchtap.modes._frames import Stack, first_argument, stack_from
 
 KEY = "torchtap.rnn_call"
@@ -60,11 +61,11 @@ class RnnCall:
     """One call of an `nn.LSTM`, `nn.GRU` or `nn.RNN`."""
 
     serial: int
-    module: weakref.ref[nn.RNNBase] | None
-    """None where no module called: a traced or scripted one."""
+    module: weakref.ref[nn.Module] | None
+    """An `nn.RNNBase` as a rule; None where no module's method called."""
     class_name: str
     number: int
-    """1 for the first call of this module since the observer was opened."""
+    """1 for the first call of this module since the observer was opened; 0 where that is not known."""
     training: bool
     grad: bool
     """Whether its outputs carry a graph."""
@@ -75,6 +76,8 @@ class RnnCall:
     change: ModeChange | None
     """Who had set the mode it ran in; None: set before anybody watched."""
     stack: Stack
+    replica_of: object = None
+    """In a replica of `nn.DataParallel`: the `_all_weights` that it shares with its original."""
 
     @property
     def breaks_backward(self) -> bool:
@@ -108,7 +111,7 @@ class Backward:
 
 
 class Listener:
-    """What a guard overrides to hear of events. Called in the thread that caused them; must not raise but on purpose."""
+    """What a guard overrides to hear of events. Called in the thread that caused them; raises on purpose only."""
 
     def changed(self, module: nn.Module, change: ModeChange) -> None:
         """After a write to `training`, of any module in the process."""
@@ -119,7 +122,7 @@ class Listener:
     def ran(self, what: Ran) -> None:
         """After another function whose result depends on the mode."""
 
-    def backward(self, run: Backward) -> AbstractContextManager[object]:
+    def backward(self, run: Backward) -> AbstractContextManager[object]:  # noqa: ARG002  for those that override
         """Entered before autograd runs and left after it, with its exception if it raised one."""
         return nullcontext()
 
@@ -133,12 +136,12 @@ class Observer:
 
     listeners: tuple[Listener, ...] = ()
     """Replaced, never changed in place, so that events need no lock."""
-    last_change: weakref.WeakKeyDictionary[nn.Module, ModeChange] = field(
-        default_factory=weakref.WeakKeyDictionary
-    )
+    open: bool = False
+    """Whether anybody watches. What calls it when nobody does (a stand-in that somebody kept) is not heard."""
+    last_change: ByModule[ModeChange] = field(default_factory=ByModule)
     version: int = 0
     """Grows with every mode change: equal means nothing has changed."""
-    _counts: weakref.WeakKeyDictionary[nn.Module, int] = field(default_factory=weakref.WeakKeyDictionary)
+    _counts: ByModule[int] = field(default_factory=ByModule)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def listen(self, listener: Listener) -> None:
@@ -158,8 +161,12 @@ class Observer:
 
     def wrote_mode(self, module: nn.Module, before: bool | None, training: bool, frame: FrameType) -> None:
         """A module's `training` was written by code in `frame`."""
+        if not self.open:
+            return
         setter = _setters.innermost
         if setter is None or setter.training != training:
+            while frame.f_code.co_name == "__setattr__" and frame.f_back is not None:  # a class's own
+                frame = frame.f_back
             setter = Setter(training, "write", weakref.ref(module), next(_serial), stack_from(frame))
         change = ModeChange(before=before, setter=setter)
         self.last_change[module] = change
@@ -171,32 +178,44 @@ class Observer:
         self, frame: FrameType | None, outputs: Any, *, training: bool, cudnn: bool, enforced: bool
     ) -> None:
         """An RNN function was called by code in `frame` and returned `outputs`."""
+        if not self.open:
+            return
         module = first_argument(frame) if frame is not None else None
-        known = isinstance(module, nn.RNNBase)
+        if not isinstance(module, nn.Module):
+            module = None
         number = 0
-        if known:
-            number = self._counts[module] = self._counts.get(module, 0) + 1  # type: ignore[index]
+        change = replica_of = None
+        if module is not None:
+            if module.__dict__.get("_is_replica"):  # of DataParallel: lives for this forward, mode copied
+                replica_of = module.__dict__.get("_all_weights")
+            else:
+                number = self._counts[module] = (self._counts.get(module) or 0) + 1
+                change = self.last_change.get(module)
+                if change is not None and change.setter.training != training:
+                    change = None  # set since then where nobody could see it, as in module.__dict__
         tensors = [each for each in outputs if isinstance(each, Tensor)]
-        nodes = [each.grad_fn for each in tensors if each.grad_fn is not None]
+        nodes = [node for each in tensors if (node := each.grad_fn) is not None]
         call = RnnCall(
             serial=next(_serial),
-            module=weakref.ref(module) if known else None,  # type: ignore[arg-type]
-            class_name=type(module).__name__ if known else "RNN",
+            module=weakref.ref(module) if module is not None else None,
+            class_name=type(module).__name__ if module is not None else "RNN",
             number=number,
             training=training,
             grad=bool(nodes),
             cudnn=cudnn,
             enforced=enforced,
-            change=self.last_change.get(module) if known else None,  # type: ignore[arg-type]
+            change=change,
             stack=stack_from(frame),
+            replica_of=replica_of,
         )
         for node in nodes:
-            node.metadata[KEY] = call
+            node.metadata[KEY] = call  # type: ignore[index]  # torch's annotation takes the property for a method
         for listener in self.listeners:
             listener.ran_rnn(call, tensors)
 
     def ran(self, what: Ran) -> None:
         """A mode-dependent function was called."""
+        # Closed, there are no listeners: `unlisten` comes before.
         for listener in self.listeners:
             listener.ran(what)
 
@@ -221,22 +240,36 @@ class _Setters(threading.local):
 _setters = _Setters()
 
 
-@contextmanager
-def setting(
-    module: nn.Module, training: bool, by: Literal["train", "eval"], frame: FrameType
-) -> Iterator[None]:
-    """While `Module.train` runs on `module`, called by code in `frame`.
+def innermost_setter() -> Setter | None:
+    """The call of train() or eval() that runs in this thread, if one does."""
+    return _setters.innermost
 
-    A call within a call is its own setter only where it sets another mode: an overridden train() that evals a part.
-    Otherwise it is the outer one going down the tree.
-    """
-    outer = _setters.innermost
-    if outer is None or outer.training != training:
-        _setters.innermost = Setter(training, by, weakref.ref(module), next(_serial), stack_from(frame))
-    try:
-        yield
-    finally:
-        _setters.innermost = outer
+
+def set_innermost(setter: Setter | None) -> None:
+    """From now on writes of `training` in this thread are this call's."""
+    _setters.innermost = setter
+
+
+def setter_of(module: nn.Module, training: bool, frame: FrameType) -> Setter:
+    """Who called `Module.train` on `module`, in code of `frame`: not its own train() or eval(), but their caller."""
+    by: Literal["train", "eval"] = "train"
+    caller: FrameType | None = frame
+    while caller is not None and _is_own_switch(module, caller):
+        by = "eval" if caller.f_code.co_name == "eval" else "train"
+        frame, caller = caller, caller.f_back
+    return Setter(training, by, weakref.ref(module), next(_serial), stack_from(caller or frame))
+
+
+def _is_own_switch(module: nn.Module, frame: FrameType) -> bool:
+    """Whether `frame` is a call of this module's `train` or `eval`, as its class or a base defines them."""
+    code = frame.f_code
+    return (
+        code.co_name in ("train", "eval")
+        and any(
+            getattr(vars(each).get(code.co_name), "__code__", None) is code for each in type(module).__mro__
+        )
+        and first_argument(frame) is module
+    )
 
 
 OBSERVER = Observer()

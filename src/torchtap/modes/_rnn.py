@@ -45,6 +45,11 @@ def emulate(begin: bool) -> None:
         _emulations += 1 if begin else -1
 
 
+def is_emulated() -> bool:
+    """Whether an `emulate_cudnn()` is open."""
+    return _emulations > 0
+
+
 def would_use_cudnn(x: Tensor) -> bool:
     """Whether cuDNN would run an RNN on this input on a GPU: libtorch's `use_cudnn`, device left out.
 

@@ -29,6 +29,8 @@ class Facts:
     """Who put it in eval mode; None: before anybody watched."""
     later: Setter | None = None
     """Who put it in train mode after the forward."""
+    stopped: Setter | None = None
+    """Who put the model in train mode between that and the forward, without reaching the RNN."""
     fed_to: int | None = None
     """The number of a later call of the same module, in train mode, that was fed what this call gave."""
     to_inputs: bool = False
@@ -56,6 +58,7 @@ class Facts:
             function=self.function,
             fed_to=self.fed_to,
             at=f" at {self.call.stack.caller}" if self.call and self.call.stack.caller else "",
+            stopped=self.stopped.stack.here if self.stopped else "",
             later=self.later.stack.here if self.later else "",
         )
 
@@ -79,13 +82,20 @@ SITUATIONS = (
         "detach what is fed on: h = h.detach(), of an LSTM's state both tensors; or model.train() before both calls",
         "Call {fed_to} ran in train mode and was fed what this call gave: its gradient flows on into this call.",
     ),
+    Situation(
+        "unreached",
+        lambda f: f.stopped is not None,
+        "let an overridden train() call super().train(mode); a whole model's mode is set by {model}.train(), not by "
+        "{model}.training = True",
+        "train() at {stopped} did not reach {part}. " + RULE,
+    ),
     Situation("gradient_of_input", lambda f: f.to_inputs or f.model_frozen, _AROUND),
     Situation(
         "frozen_part",
         lambda f: bool(f.part) and f.part_frozen,
         "leave {part} in train mode: frozen by requires_grad_(False) it learns nothing. Or, without its dropout: "
         "with modes.differentiable_eval({part}): around the forward{at}",
-        "{part} is frozen and in eval mode while the model trains, but what comes before it wants a gradient through it.",
+        "{part} is frozen and in eval mode while the model trains, but what comes before it wants a gradient.",
     ),
     Situation(
         "part",
@@ -126,7 +136,7 @@ SITUATIONS = (
     ),
     Situation(
         "eval",
-        lambda f: True,
+        lambda _: True,
         "to train: {model}.train() before the forward{at}, and evaluate inside with modes.eval_mode({model}):; "
         "for gradients of eval outputs: with modes.differentiable_eval({model}): around the forward",
     ),

@@ -22,11 +22,11 @@ from torchtap.modes._blame import blame
 from torchtap.modes._changes import RecordedChange
 from torchtap.modes._doors import GUARD, RNN, opened
 from torchtap.modes._findings import Finding, Severity
+from torchtap.modes._graph import nodes
 from torchtap.modes._observer import OBSERVER, Backward, Listener, ModeChange, Ran, RnnCall
 from torchtap.modes._refusal import explained, is_explained, is_refusal, refusal, refused_call
 from torchtap.modes._warn import ModeWarning, warn
 from torchtap.modes._watched import Watched
-from torchtap.modes.backward import nodes
 from torchtap.modes.silent import RULES
 from torchtap.modes.silent._rule import Rule
 
@@ -195,7 +195,7 @@ class Guard(Listener):
         """Keep why cuDNN refused, and raise the error again with it, unless another guard inside has done so."""
         call = refused_call(error)
         reached = [
-            *nodes(run.tensors),
+            *nodes(run.tensors, run.inputs),
             *([] if call is None else [call]),
         ]  # a custom Function can hide the call
         findings = blame(reached, self._watched.models, inputs=run.inputs)

@@ -1,0 +1,133 @@
+"""What a graph hides: forwards that run only within backward, and nodes that nobody can look into."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import BackwardCFunction
+
+from torchtap.modes import _rnn
+from torchtap.modes._blame import how, where
+from torchtap.modes._findings import CallFinding, Severity
+from torchtap.modes._named import Named
+from torchtap.modes._observer import OBSERVER
+from torchtap.modes._suspects import Suspect, module_of
+
+_CHECKPOINT = "CheckpointFunctionBackward"  # of use_reentrant=True; the other kind leaves ordinary nodes
+_LEAF = "torch::autograd::AccumulateGrad"
+_COMPILED = "CompiledFunctionBackward"
+_DEEPEST = 4
+"""Functions looked into for modules: a partial of a lambda over a method."""
+
+
+def checkpointed(reached: Iterable[Any], named: Named) -> list[CallFinding]:
+    """A finding for each RNN that a reentrant checkpoint will run within backward and that is in eval mode now."""
+    modules: dict[int, nn.Module] = {}
+    for node in reached:
+        if node.name() == _CHECKPOINT:
+            for held in _modules_of([getattr(node, "run_function", None), *getattr(node, "inputs", ())]):
+                modules.update((id(each), each) for each in held.modules() if isinstance(each, nn.RNNBase))
+    return [_in_eval(module, named) for module in modules.values() if not module.training]
+
+
+def _in_eval(module: nn.Module, named: Named) -> CallFinding:
+    change = OBSERVER.last_change.get(module)
+    setter = change.setter if change is not None and not change.setter.training else None
+    set_by = str(setter.stack.here) if setter and setter.stack.here else None
+    set_how = how(setter, named) if setter else None
+    on_gpu = any(parameter.is_cuda for parameter in module.parameters())
+    by = f", set by {set_how} at {set_by}" if set_how else ""
+    return CallFinding(
+        id="rnn.eval_checkpoint",
+        severity=Severity.ERROR,
+        where=where(module, type(module).__name__, named),
+        seen=f"in eval mode now{by}; a reentrant checkpoint runs its forward again within backward",
+        cause="Under checkpoint(..., use_reentrant=True) the mode at backward counts, not that at the forward.",
+        remedy="train() before backward, or checkpoint(..., use_reentrant=False) and train() before the forward",
+        situation="checkpoint",
+        class_name=type(module).__name__,
+        raises=on_gpu or _rnn.is_emulated(),
+        set_by=set_by,
+        set_how=set_how,
+    )
+
+
+def _modules_of(values: Iterable[Any]) -> Iterator[nn.Module]:
+    """The modules that these functions would run, as far as they can be told from what they hold."""
+    todo = [(value, 0) for value in values]
+    seen: set[int] = set()
+    while todo:
+        value, depth = todo.pop()
+        if id(value) in seen or depth > _DEEPEST:
+            continue
+        seen.add(id(value))
+        if isinstance(value, nn.Module):
+            yield value
+        todo += [(each, depth + 1) for each in _held_by(value)]
+
+
+def _held_by(value: Any) -> Sequence[Any]:
+    if isinstance(value, MethodType):
+        return value.__self__, value.__func__
+    if isinstance(value, partial):
+        return value.func, *value.args, *value.keywords.values()
+    if isinstance(value, FunctionType):
+        cells = [each for cell in value.__closure__ or () if (each := _content(cell)) is not None]
+        named = [value.__globals__.get(name) for name in value.__code__.co_names]
+        return *cells, *(value.__defaults__ or ()), *(each for each in named if isinstance(each, nn.Module))
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, (nn.Module, torch.Tensor, type)):
+        return ()
+    # Another object, a trainer: what it holds itself.
+    return [each for each in getattr(value, "__dict__", {}).values() if isinstance(each, nn.Module)]
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty
+        return None
+
+
+def unseen(reached: Iterable[Any], suspects: Sequence[Suspect], named: Named) -> tuple[str, ...]:
+    """What could hide an RNN call or its mode, each in a sentence."""
+    hidden = Counter(_function(node) for node in reached if isinstance(node, BackwardCFunction))
+    return (
+        *(f"{name}{f', {number} times' * (number > 1)}: {_why(name)}" for name, number in hidden.items()),
+        *_unwatched(reached, suspects, named),
+    )
+
+
+def _function(node: Any) -> str:
+    name: str = node.name()
+    return name if name in _WHY else f"{name.removesuffix('Backward')} (a custom autograd.Function)"
+
+
+_WHY = {
+    _CHECKPOINT: "runs its forward again within backward; only RNNs that are in eval mode now are told",
+    _COMPILED: "compiled by torch.compile; an RNN in it is decomposed, which cuDNN does not refuse",
+}
+
+
+def _why(name: str) -> str:
+    return _WHY.get(name, "RNN calls inside it cannot be seen")
+
+
+def _unwatched(reached: Iterable[Any], suspects: Sequence[Suspect], named: Named) -> Iterator[str]:
+    """RNNs of the model that the graph leads to, but none of whose calls told its mode."""
+    told = {id(module_of(each, named)) for each in suspects}
+    for module in named.rnns_of(node.variable for node in reached if node.name() == _LEAF):
+        if id(module) not in told:
+            yield (
+                f"{named.path(module) or 'the model itself'} ({type(module).__name__}): nobody watched its forward, "
+                "and this graph does not tell its mode. Run the forward inside with modes.guard(model):"
+            )

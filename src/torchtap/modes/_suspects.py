@@ -1,0 +1,95 @@
+"""Calls of RNNs as autograd's graph shows them, whether somebody watched them or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from torchtap.modes._named import Named
+from torchtap.modes._observer import KEY, RnnCall
+
+_CUDNN = ("CudnnRnnBackward", "MiopenRnnBackward")
+
+
+@dataclass(slots=True)
+class Suspect:
+    """One call of an RNN, as far as it is known."""
+
+    call: RnnCall | None
+    nodes: list[Any]
+    """Its autograd nodes, where they are known."""
+
+    @property
+    def is_cudnn(self) -> bool:
+        """Whether a node of cuDNN or MIOpen stands in the graph: backward obeys the rule by itself."""
+        return any(_is_cudnn(node) for node in self.nodes)
+
+    @property
+    def training(self) -> bool:
+        """The mode its forward ran in."""
+        if self.call is not None:
+            return self.call.training
+        return bool(self.nodes[0]._saved_train)
+
+    @property
+    def follows_rule(self) -> bool:
+        """Whether cuDNN ran it, or would have run it on a GPU."""
+        return self.is_cudnn or self.call is None or self.call.cudnn
+
+    @property
+    def breaks_backward(self) -> bool:
+        """Whether cuDNN refuses, or would refuse, a gradient that flows into it."""
+        return self.follows_rule and not self.training
+
+    @property
+    def raises(self) -> bool:
+        """Whether backward raises here, and not only on cuDNN."""
+        return self.is_cudnn or (self.call is not None and self.call.enforced)
+
+
+def _is_cudnn(node: Any) -> bool:
+    name: str = node.name()
+    return name.startswith(_CUDNN)
+
+
+def _tells_mode(node: Any) -> bool:
+    name: str = node.name()
+    return name.startswith((*_CUDNN, "MkldnnRnnLayerBackward"))
+
+
+def calls_of(what: Iterable[RnnCall | Any], named: Named) -> list[Suspect]:
+    """The calls that these are, or belong to, each once; nodes that tell nothing of an RNN are left out.
+
+    On a CPU each layer and direction of an LSTM has a node of its own. Where nobody watched, those of one module and
+    mode count as one call, and all of unknown modules too.
+    """
+    suspects: dict[object, Suspect] = {}
+    for each in what:
+        node: Any = None if isinstance(each, RnnCall) else each
+        call: RnnCall | None = each if node is None else node.metadata.get(KEY)
+        if call is None and not _tells_mode(node):
+            continue
+        if call is not None:
+            key: object = call.serial
+        elif _is_cudnn(node):
+            key = node
+        else:
+            key = id(named.owner_of(node)), node._saved_train
+        suspect = suspects.setdefault(key, Suspect(call, []))
+        if node is not None:
+            suspect.nodes.append(node)
+    return list(suspects.values())
+
+
+def module_of(suspect: Suspect, named: Named) -> nn.Module | None:
+    """The module that was called: as watched, else the one whose parameters its nodes lead to."""
+    call = suspect.call
+    if call is None:
+        owners = map(named.owner_of, suspect.nodes)
+        return next((each for each in owners if each is not None), None)
+    if call.replica_of is not None:
+        return named.original(call.replica_of)
+    return call.module() if call.module is not None else None
