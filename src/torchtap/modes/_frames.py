@@ -29,9 +29,9 @@ _DEEPEST = 60
 class Place:
     """A line of the user's code.
 
-    >>> place = Place(code=Place.__repr__.__code__, lineno=7)
+    >>> place = Place(code=shown.__code__, lineno=7)
     >>> place.lineno, place.function
-    (7, '__repr__')
+    (7, 'shown')
     """
 
     code: CodeType
