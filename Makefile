@@ -45,13 +45,15 @@ purge: ## remove container, volumes, images and .venv (asks)
 	@$(PYTHON) scripts/purge $(ARGS)
 
 ##@ Work on Torchtap
-.PHONY: build test test-image lint format notebooks refresh bench lock pin sbom audit clean
+.PHONY: build test test-image test-torch lint format notebooks refresh bench lock pin sbom audit clean
 build: ## build the image and start nothing
 	@$(PYTHON) scripts/build $(ARGS)
 test: ## run every test this machine can run (ARGS="-k name")
 	@$(PYTHON) scripts/test $(ARGS)
 test-image: ## run the image tests of one variant (VARIANT=cu128)
 	@$(PYTHON) scripts/test-image $(ARGS)
+test-torch: ## the tests of modes on another PyTorch (TORCH=2.9.1)
+	@$(PYTHON) scripts/test-torch $(ARGS)
 lint: ## ruff, mypy, shellcheck and hadolint
 	@$(PYTHON) scripts/lint
 format: ## let ruff mend and format

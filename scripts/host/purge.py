@@ -79,6 +79,10 @@ def on_disk(paths: Paths) -> list[Thing]:
         things.append(
             Thing("folder", str(paths.venv), f"{gigabytes(tree_bytes(paths.venv))}, made from the locks")
         )
+    things += [
+        Thing("folder", str(each), f"{gigabytes(tree_bytes(each))}, of make test-torch")
+        for each in sorted(paths.private.glob("torch-*"))
+    ]
     if paths.local.exists():
         things.append(
             Thing("folder", str(paths.local), "what make keeps for this host; the token of local mode")
