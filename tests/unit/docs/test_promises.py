@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = {
     "complaints.md": [str(number) for number in range(1, 35)],
-    "claims.md": [f"B{number}" for number in range(13, 17)],
+    "claims.md": [*(f"A{number}" for number in range(1, 19)), *(f"B{number}" for number in range(13, 17))],
 }
 # What a row may say in place of a test.
 HONEST = ("not ours:", "not yet:")
@@ -31,7 +31,7 @@ def rows(page: str) -> dict[str, list[str]]:
     """The table of a page: first cell → the other cells."""
     found: dict[str, list[str]] = {}
     for line in (ROOT / "docs" / page).read_text().splitlines():
-        if re.match(r"\| B?\d+ \|", line):
+        if re.match(r"\| [AB]?\d+ \|", line):
             first, *others = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
             assert first not in found, f"{page}: two rows {first}"
             found[first] = others
