@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,13 +51,17 @@ class Suspect:
 
 
 def _is_cudnn(node: Any) -> bool:
-    name: str = node.name()
-    return name.startswith(_CUDNN)
+    return _kind(node) in _CUDNN
 
 
 def _tells_mode(node: Any) -> bool:
+    return _is_cudnn(node) or _kind(node) == "MkldnnRnnLayerBackward"
+
+
+def _kind(node: Any) -> str:
+    """Its name without the number. create_graph makes a CudnnRnnBackwardBackward0, too, which keeps no mode."""
     name: str = node.name()
-    return name.startswith((*_CUDNN, "MkldnnRnnLayerBackward"))
+    return name.rstrip("0123456789")
 
 
 def calls_of(what: Iterable[RnnCall | Any], named: Named) -> list[Suspect]:
@@ -67,10 +71,12 @@ def calls_of(what: Iterable[RnnCall | Any], named: Named) -> list[Suspect]:
     mode count as one call, and all of unknown modules too.
     """
     suspects: dict[object, Suspect] = {}
+    what = list(what)
+    inner = _inside_calls([each for each in what if not isinstance(each, RnnCall)])
     for each in what:
         node: Any = None if isinstance(each, RnnCall) else each
         call: RnnCall | None = each if node is None else node.metadata.get(KEY)
-        if call is None and not _tells_mode(node):
+        if call is None and (node in inner or not _tells_mode(node)):
             continue
         if call is not None:
             key: object = call.serial
@@ -82,6 +88,38 @@ def calls_of(what: Iterable[RnnCall | Any], named: Named) -> list[Suspect]:
         if node is not None:
             suspect.nodes.append(node)
     return list(suspects.values())
+
+
+def _inside_calls(nodes: Sequence[Any]) -> set[Any]:
+    """The oneDNN nodes that watched calls made inside, one a layer and direction: the call tells of them already.
+
+    Found below a call's outputs; those that lead to another module's weights belong to a call that nobody watched.
+    """
+    if all(KEY in node.metadata or not _tells_mode(node) for node in nodes):
+        return set()
+    inner: set[Any] = set()
+    seen: set[Any] = set()
+    for top in nodes:
+        call: RnnCall | None = top.metadata.get(KEY)
+        module = call.module() if call is not None and call.module is not None else None
+        if module is None:
+            continue
+        weights = {id(parameter) for parameter in module.parameters()}
+        todo = [top]
+        while todo:
+            for node, _ in todo.pop().next_functions:
+                if node is None or node in seen or KEY in node.metadata:
+                    continue
+                if _tells_mode(node):
+                    leaves = {
+                        id(leaf.variable) for leaf, _ in node.next_functions if hasattr(leaf, "variable")
+                    }
+                    if leaves and not leaves & weights:
+                        continue
+                    inner.add(node)
+                seen.add(node)
+                todo.append(node)
+    return inner
 
 
 def module_of(suspect: Suspect, named: Named) -> nn.Module | None:
