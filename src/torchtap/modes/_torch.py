@@ -15,6 +15,10 @@ Seen to work alike in torch 2.9.1+cu128 and 2.14.1+cu130 (CPU only, no GPU); tes
 - `torch._C._set_cudnn_enabled`: `torch.backends.cudnn.flags()` sets more than this switch and reads `allow_tf32`, which
   raises where fp32_precision differs between operators; assigning `cudnn.enabled` raises after
   `disable_global_flags()`.
+
+
+- `distributed_c10d._get_default_store`: the store that every process group is made with. A store of our own would need
+  an address, and a collective to agree on it.
 - `torch._C.DisableTorchFunction`: a tensor subclass of the user must not see or change what happens inside a
   kernel, as it could not inside a C++ one.
 """
@@ -120,3 +124,8 @@ class CudnnSwitch:
                 else:
                     cls._open[place + 1].before = mine.before
                 del cls._open[place]
+
+
+def default_store() -> Any:
+    """The key-value store of the default process group: reading and writing it waits for no other rank."""
+    return torch.distributed.distributed_c10d._get_default_store()

@@ -1,14 +1,272 @@
-"""A training step in a mode that an evaluation left behind."""
+"""Training in a mode that an evaluation left behind, or that nobody ever changed to train mode."""
 
 from __future__ import annotations
 
+import sys
+import weakref
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtap.modes._findings import Finding, Severity
+from torchtap.modes._frames import Place, Stack, stack_from
+from torchtap.modes._graph import nodes
+from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall
+from torchtap.modes._watched import Watched
+from torchtap.modes.silent._matters import SEEN_TO_RUN, counted, mode_matters, together, told
 from torchtap.modes.silent._rule import Rule
+from torchtap.modes.silent._training import frozen_parts, parameter_ids, trainable_ids, trained_by
+
+
+@dataclass(slots=True)
+class _Part:
+    """Modules that one line put in eval mode."""
+
+    change: ModeChange | None
+    """None where that was not watched."""
+    modules: list[nn.Module]
 
 
 class NotRestored(Rule):
-    """`mode.not_restored`."""
+    """`mode.not_restored` and `mode.trained_in_eval`.
+
+    Judged at an optimizer's step; where there is no optimizer, at a `backward()` whose line has trained before.
+    Modules are left behind that were in train mode at the last step, or at the guard's entry before the first one,
+    and ran in eval mode for this one. On purpose are: what has no trainable parameters; a part on which eval() was
+    called and no evaluation followed.
+
+    A model that is in eval mode as a whole from the first step on gets `mode.trained_in_eval`, also where eval() was
+    called right before the loop: then nothing can tell whether it is meant.
+
+    A guard inside which nothing trains is taken to be around an evaluation: it shall leave the modes as they were.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._before: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+        """Modes at the last step, or at entry: kept when the guard is left, for the next time."""
+        self._has_stepped: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._lines: set[tuple[object, int]] = set()  # of backward() in train mode
+        self._forget()
+
+    def _forget(self) -> None:
+        self._judged: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._judged_backward = -1
+        self._optimized = False
+        self._trained_here = False
+        self._entry: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+        self._entered_at: Place | None = None
+        # Serial numbers of the last forward of each sort.
+        self._evaluated = self._ran_train = self._ran_eval = 0
+
+    def entered(self) -> None:
+        self._forget()
+        self._entered_at = stack_from(sys._getframe(1)).here
+        for model in self.watched.models:
+            for module in model.modules():
+                self._entry[module] = module.training
+                if model not in self._has_stepped:
+                    self._before[module] = module.training
+
+    def ran(self, what: Ran) -> None:
+        if not torch.is_grad_enabled():
+            self._evaluated = what.serial
+        elif what.active:
+            self._ran_train = what.serial
+        else:
+            self._ran_eval = what.serial
+
+    def ran_rnn(self, call: RnnCall, outputs: Sequence[Tensor]) -> None:  # noqa: ARG002
+        if not torch.is_grad_enabled():
+            self._evaluated = call.serial
+        elif call.training:
+            self._ran_train = call.serial
+        else:
+            self._ran_eval = call.serial
 
     def stepped(self, optimizer: Optimizer) -> None:
-        """A training step is the moment at which it does harm."""
+        self._optimized = True
+        if self._judged.get(optimizer) == OBSERVER.version:
+            return
+        self._judged[optimizer] = OBSERVER.version
+        for model in trained_by(self.watched, optimizer):
+            self._trained_here = True
+            if not self._judge(model, parameter_ids(optimizer), stack_from(sys._getframe(1))):
+                self._judged.pop(optimizer, None)  # once more at the next step
+
+    def backward(self, run: Backward) -> AbstractContextManager[object]:
+        if self._optimized or run.inputs or self._judged_backward == OBSERVER.version:
+            return nullcontext()
+        self._judged_backward = OBSERVER.version
+        stack = stack_from(run.frame)
+        line = (stack.here.code, stack.here.lineno) if stack.here else (None, 0)
+        reached = _variables(run.tensors)
+        for model in self.watched.models:
+            ids = trainable_ids(model)
+            if not ids & reached:
+                continue
+            if model.training:
+                self._lines.add(line)
+                self._trained_here = True
+            if line in self._lines and not self._judge(model, ids, stack):
+                self._judged_backward = -1
+        return nullcontext()
+
+    def left(self) -> None:
+        if not self._trained_here:
+            for model in self.watched.models:
+                self._judge_evaluation(model)
+        self._entered_at = None
+
+    def _judge(self, model: nn.Module, ids: Collection[int], stack: Stack) -> bool:
+        """At a training step of this model. False where its forward ran before the modes changed: not yet judged."""
+        found = self._parts_left_behind(model, ids)
+        if any(self._ran_before(part) for part in found):
+            return False
+        first = model not in self._has_stepped
+        if first and not found:
+            self._judge_never_trained(model, ids, stack)
+        for part in found:
+            whole = _whole(part, model)
+            evaluated = part.change is None or self._evaluated > part.change.setter.serial
+            if whole and (evaluated or not first):
+                self._report(model, part, stack)
+            elif whole:
+                self._report_eval(model, part.modules, part.change, stack)
+            elif evaluated and not first:
+                self._report(model, part, stack)
+        self._has_stepped.add(model)
+        for module in model.modules():
+            self._before[module] = module.training
+        return True
+
+    def _parts_left_behind(self, model: nn.Module, ids: Collection[int]) -> list[_Part]:
+        left = [
+            each
+            for each in model.modules()
+            if not each.training and self._before.get(each) and mode_matters(each)
+        ]
+        parts: dict[object, _Part] = {}
+        frozen = frozen_parts(model, ids) if left else ()
+        for module in left:
+            if module in frozen:
+                continue
+            change = OBSERVER.last_change.get(module)
+            place = change.setter.stack.here if change is not None else None
+            parts.setdefault(place, _Part(change, [])).modules.append(module)
+        return list(parts.values())
+
+    def _ran_before(self, part: _Part) -> bool:
+        """Whether the forward of this step is known to have run before the eval(): then nothing is lost."""
+        if part.change is None or not all(isinstance(each, SEEN_TO_RUN) for each in part.modules):
+            return False
+        ran = self._ran_train or self._ran_eval  # else compiled, as it seems: nothing of it is seen
+        return bool(ran) and self._ran_eval < part.change.setter.serial
+
+    def _judge_never_trained(self, model: nn.Module, ids: Collection[int], stack: Stack) -> None:
+        if model.training:
+            return
+        holders = [
+            each for each in model.modules() if any(id(p) in ids for p in each.parameters(recurse=False))
+        ]
+        if any(each.training for each in holders):
+            return  # what trains was put in train mode, the rest left as it is
+        frozen = frozen_parts(model, ids)
+        asleep = [
+            each
+            for each in model.modules()
+            if not each.training and each not in frozen and mode_matters(each)
+        ]
+        if asleep:
+            self._report_eval(model, asleep, OBSERVER.last_change.get(model), stack)
+
+    def _report(self, model: nn.Module, part: _Part, stack: Stack) -> None:
+        setter = part.change.setter if part.change is not None else None
+        place = setter.stack.here if setter is not None else None
+        left = told(setter) if setter is not None else "an eval() while nobody watched"
+        self.watched.report(
+            Finding(
+                id="mode.not_restored",
+                severity=Severity.WARN,
+                where=self._where(model, part.modules),
+                seen=f"{counted(part.modules)} in eval mode at the training step at {stack.here}",
+                cause=f"{left} was not undone after the evaluation; before it they were in train mode",
+                remedy=f"in {_function(place)}, `with modes.eval_mode(model):` instead of eval(): "
+                "every module gets its own mode back",
+            )
+        )
+
+    def _report_eval(
+        self, model: nn.Module, modules: list[nn.Module], change: ModeChange | None, stack: Stack
+    ) -> None:
+        since = told(change.setter) if change is not None else "before the guard was entered"
+        self.watched.report(
+            Finding(
+                id="mode.trained_in_eval",
+                severity=Severity.WARN,
+                where=self._where(model, modules),
+                seen=f"{counted(modules)} in eval mode at the first training step, at {stack.here}",
+                cause=f"the model is in eval mode ({since}); loaders of pretrained models leave it so",
+                remedy="model.train() before the training loop; if it is meant, eval() on those modules alone after it",
+            )
+        )
+
+    def _judge_evaluation(self, model: nn.Module) -> None:
+        """When a guard is left in which nothing was trained."""
+        for training in (True, False):
+            changed = [
+                each
+                for each in model.modules()
+                if self._entry.get(each) is training and each.training is not training and mode_matters(each)
+            ]
+            setter = next((c.setter for each in changed if (c := OBSERVER.last_change.get(each))), None)
+            if setter is None:
+                continue
+            place = setter.stack.here
+            inside = (
+                place is not None and self._entered_at is not None and place.code is self._entered_at.code
+            )
+            trained = any(each.grad is not None for each in model.parameters())
+            if inside and not trained:
+                continue  # the function that opened the guard says itself what mode it wants from here on
+            was, now = ("train", "eval") if training else ("eval", "train")
+            self.watched.report(
+                Finding(
+                    id="mode.not_restored",
+                    severity=Severity.WARN if trained and training else Severity.INFO,
+                    where=self._where(model, changed),
+                    seen=f"{counted(changed)} left in {now} mode; {was} mode when the guard was entered",
+                    cause=f"{told(setter)} was not undone",
+                    remedy=f"in {_function(place)}, `with modes.eval_mode(model):` around the evaluation: "
+                    "every module gets its own mode back",
+                )
+            )
+
+    def _where(self, model: nn.Module, modules: Collection[nn.Module]) -> str:
+        return self.watched.path(together(model, modules)) or ""
+
+
+def _whole(part: _Part, model: nn.Module) -> bool:
+    """Whether the line that set this part set the model itself too."""
+    if model.training:
+        return False
+    change = OBSERVER.last_change.get(model)
+    if part.change is None or change is None:
+        return part.change is None
+    return change.setter.stack.here == part.change.setter.stack.here
+
+
+def _variables(tensors: Collection[Tensor]) -> set[int]:
+    """By id, the leaves that a backward from these reaches."""
+    variables = (getattr(node, "variable", None) for node in nodes(list(tensors)))
+    return {id(each) for each in variables if each is not None}
+
+
+def _function(place: Place | None) -> str:
+    if place is None:
+        return "the evaluation"
+    return "the evaluation" if place.function.startswith("<") else f"{place.function}()"

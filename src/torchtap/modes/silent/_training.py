@@ -1,0 +1,65 @@
+"""Which of a guard's models an optimizer trains, and which of their parts."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Iterable
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchtap.modes._watched import Watched
+
+_trained: weakref.WeakKeyDictionary[
+    Watched, weakref.WeakKeyDictionary[Optimizer, tuple[int, list[weakref.ref[nn.Module]]]]
+] = weakref.WeakKeyDictionary()
+
+
+def parameter_ids(optimizer: Optimizer) -> frozenset[int]:
+    """By id, the parameters that it changes."""
+    return frozenset(id(each) for group in optimizer.param_groups for each in group["params"])
+
+
+def trained_by(watched: Watched, optimizer: Optimizer) -> list[nn.Module]:
+    """The guarded models of which it holds a parameter. Looked up anew when it has got more of them."""
+    known = _trained.setdefault(watched, weakref.WeakKeyDictionary())
+    size = sum(len(group["params"]) for group in optimizer.param_groups)
+    kept = known.get(optimizer)
+    if kept is None or kept[0] != size:
+        ids = parameter_ids(optimizer)
+        models = [weakref.ref(each) for each in watched.models if holds_any(each.parameters(), ids)]
+        kept = known[optimizer] = size, models
+    return [model for each in kept[1] if (model := each()) is not None]
+
+
+def holds_any(parameters: Iterable[Tensor], ids: Collection[int]) -> bool:
+    """Whether one of these is trained, and asks for a gradient."""
+    return any(each.requires_grad and id(each) in ids for each in parameters)
+
+
+def trainable_ids(model: nn.Module) -> frozenset[int]:
+    """By id, the parameters that ask for a gradient."""
+    return frozenset(id(each) for each in model.parameters() if each.requires_grad)
+
+
+def frozen_parts(model: nn.Module, ids: Collection[int]) -> set[nn.Module]:
+    """The modules that do not train: none of their parameters is among `ids`.
+
+    A module without parameters, such as a dropout, belongs to what holds it.
+    """
+    frozen: set[nn.Module] = set()
+    seen: set[nn.Module] = set()
+
+    def look(module: nn.Module, holder_trains: bool) -> None:
+        if module in seen:
+            return
+        seen.add(module)
+        parameters = list(module.parameters())
+        trains = holds_any(parameters, ids) if parameters else holder_trains
+        if not trains:
+            frozen.add(module)
+        for child in module.children():
+            look(child, trains)
+
+    look(model, True)
+    return frozen

@@ -1,0 +1,106 @@
+"""train() between a forward in eval mode and its backward: too late."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.modes._findings import Finding, Severity
+from torchtap.modes._frames import Stack, stack_from
+from torchtap.modes._graph import nodes
+from torchtap.modes._observer import OBSERVER, Backward, Ran, RnnCall
+from torchtap.modes._watched import Watched
+from torchtap.modes.silent._callers import callers
+from torchtap.modes.silent._matters import counted, mode_matters, together, told
+from torchtap.modes.silent._rule import Rule
+
+
+@dataclass(slots=True)
+class _EvalCall:
+    """The last call of a module, made in eval mode."""
+
+    serial: int
+    stack: Stack | None
+    """None: the same as that of the module before, which was called since the same mode change."""
+
+
+class ChangedAfterForward(Rule):
+    """`mode.changed_after_forward`.
+
+    Only where the module's last call ran in eval mode, train() came after it, and the backward that runs now reaches
+    the model's parameters. The other way round, eval() after a forward in train mode, changes nothing. Calls that
+    cuDNN refuses raise, and are told of by the guard itself.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._calls: weakref.WeakKeyDictionary[nn.Module, _EvalCall] = weakref.WeakKeyDictionary()
+        self._version = -1  # of the modes at the last of these calls
+
+    def entered(self) -> None:
+        self._calls.clear()
+
+    def ran(self, what: Ran) -> None:
+        if what.active:
+            if self._calls:
+                for module in callers(what, self.watched):
+                    self._calls.pop(module, None)
+            return
+        if not torch.is_grad_enabled():
+            return
+        for module in callers(what, self.watched):
+            if not module.training and mode_matters(module):
+                self._note(module, what.serial, None if self._known() else stack_from(what.frame))
+
+    def ran_rnn(self, call: RnnCall, outputs: Sequence[Tensor]) -> None:  # noqa: ARG002
+        module = call.module() if call.module is not None else None
+        if module is None:
+            return
+        if call.training or call.breaks_backward or not call.grad:
+            self._calls.pop(module, None)
+        else:
+            self._note(module, call.serial, call.stack)
+
+    def _known(self) -> bool:
+        return self._version == OBSERVER.version and bool(self._calls)
+
+    def _note(self, module: nn.Module, serial: int, stack: Stack | None) -> None:
+        self._calls[module] = _EvalCall(serial, stack)
+        self._version = OBSERVER.version
+
+    def backward(self, run: Backward) -> AbstractContextManager[object]:
+        if not self._calls or self._version == OBSERVER.version or run.inputs:
+            return nullcontext()
+        late = [module for module in self._calls if self._changed_since(module)]
+        reached = {id(getattr(node, "variable", None)) for node in nodes(run.tensors)} if late else set()
+        for model in self.watched.models:
+            mine = [module for module in model.modules() if module in late]
+            if mine and any(id(each) in reached for each in model.parameters()):
+                self._report(model, mine)
+        for module in late:
+            self._calls.pop(module, None)
+        return nullcontext()
+
+    def _changed_since(self, module: nn.Module) -> bool:
+        change = OBSERVER.last_change.get(module)
+        return module.training and change is not None and change.setter.serial > self._calls[module].serial
+
+    def _report(self, model: nn.Module, modules: list[nn.Module]) -> None:
+        stack = next((call.stack for call in self._calls.values() if call.stack is not None), None)
+        forward = stack.caller if stack is not None else None
+        setter = OBSERVER.last_change[modules[0]].setter
+        self.watched.report(
+            Finding(
+                id="mode.changed_after_forward",
+                severity=Severity.WARN,
+                where=self.watched.path(together(model, modules)) or "",
+                seen=f"{counted(modules)} ran in eval mode at {forward}; {told(setter)} came after it",
+                cause="the mode counts when the forward runs; a change before backward() does nothing to it",
+                remedy=f"move train() before the forward at {forward}, or leave it out if eval mode is meant",
+            )
+        )

@@ -1,0 +1,91 @@
+"""Dropout that an evaluation switched off by its probability, for good."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.optim import Optimizer
+
+from torchtap.modes._findings import Finding, Severity
+from torchtap.modes._frames import Stack, stack_from
+from torchtap.modes._observer import OBSERVER, ModeChange, Setter
+from torchtap.modes._watched import Watched
+from torchtap.modes.silent._matters import told
+from torchtap.modes.silent._rule import Rule
+from torchtap.modes.silent._training import trained_by
+
+
+class DropoutChanged(Rule):
+    """`mode.dropout_changed`.
+
+    The probability was above 0 at the last training step or at entry, an evaluation came, and now it is 0. A schedule
+    that lowers it without one is on purpose. Looks at `p` of dropout modules, and at numbers with "drop" in their
+    name.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._known: weakref.WeakKeyDictionary[nn.Module, dict[str, float]] = weakref.WeakKeyDictionary()
+        self._version = -1
+        self._evaluation: Setter | None = None  # the last eval() since the last step
+
+    def entered(self) -> None:
+        self._version = OBSERVER.version
+        self._evaluation = None
+        for model in self.watched.models:
+            self._note(model)
+
+    def changed(self, module: nn.Module, change: ModeChange) -> None:
+        setter = change.setter
+        if not setter.training and setter is not self._evaluation and self.watched.path(module) is not None:
+            self._evaluation = setter
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        if self._version == OBSERVER.version:
+            return
+        models = trained_by(self.watched, optimizer)
+        if not models:
+            return
+        self._version = OBSERVER.version
+        for model in self.watched.models:
+            if self._evaluation is not None:
+                self._judge(model, self._evaluation, stack_from(sys._getframe(1)))
+            self._note(model)
+        self._evaluation = None
+
+    def _judge(self, model: nn.Module, evaluation: Setter, stack: Stack) -> None:
+        for module in model.modules():
+            before = self._known.get(module, {})
+            off = {name: p for name, p in before.items() if p > 0 and vars(module).get(name) == 0}
+            if not off:
+                continue
+            name, p = next(iter(off.items()))
+            self.watched.report(
+                Finding(
+                    id="mode.dropout_changed",
+                    severity=Severity.WARN,
+                    where=self.watched.path(module) or "",
+                    seen=f"{name} is 0 at the training step at {stack.here}, and was {p:g} before {told(evaluation)}",
+                    cause=f"the evaluation wrote {name} = 0; train() does not bring it back",
+                    remedy=f"leave {name} alone and let the mode decide: F.dropout(x, self.{name}, self.training)",
+                )
+            )
+
+    def _note(self, model: nn.Module) -> None:
+        for module in model.modules():
+            numbers = _probabilities(module)
+            if numbers:
+                self._known[module] = numbers
+
+
+def _probabilities(module: nn.Module) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in vars(module).items()
+        if isinstance(value, float)
+        and 0 < value < 1
+        and ("drop" in name or (name == "p" and isinstance(module, _DropoutNd)))
+    }

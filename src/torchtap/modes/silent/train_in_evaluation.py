@@ -1,0 +1,212 @@
+"""Dropout and batch norm in train mode while nothing is trained: an evaluation without eval()."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
+
+from torchtap.modes._findings import Finding, Severity
+from torchtap.modes._frames import Stack, stack_from
+from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall, Setter, next_serial
+from torchtap.modes._watched import Watched
+from torchtap.modes.silent._callers import callers, part_of_training
+from torchtap.modes.silent._matters import SEEN_TO_RUN, counted, mode_matters, together, told
+from torchtap.modes.silent._rule import Rule
+from torchtap.modes.silent._training import trained_by
+
+DRY_RUN = 8
+"""So many forwards without gradients before the first training step are taken to be a try: shapes, lazy modules."""
+
+
+class TrainInEvaluation(Rule):
+    """`mode.train_in_evaluation`; `mode.apart` where another guarded model was put in eval mode for that evaluation.
+
+    Judged at forwards without gradients. On purpose are: an explicit train() since the last training step, without an
+    eval() before it since then, or after an evaluation in the very function that runs the forward; parts in train
+    mode while the model itself is in eval mode; forwards that belong to training (checkpointing, `update_bn`);
+    functions called with a constant.
+
+    A few forwards before the first training step may be a dry run. They count if no training follows inside the guard.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._forget()
+
+    def _forget(self) -> None:
+        # Serial numbers, of the last event of each sort.
+        self._entered = next_serial()
+        self._stepped: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._evals: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._ran_eval = 0
+        self._evaluated_before: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        """Modules set to train mode after an evaluation in eval mode."""
+        self._roots: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._reported: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        """Models, until their next step."""
+        self._dry: weakref.WeakKeyDictionary[nn.Module, tuple[int, Finding]] = weakref.WeakKeyDictionary()
+        """How often a module ran before the first step, and what is to be said of it then."""
+        self._optimized = False
+
+    def entered(self) -> None:
+        self._forget()
+
+    def left(self) -> None:
+        for root in self.watched.models:
+            waiting = [dry for module, dry in self._dry.items() if self._root(module) is root]
+            if waiting and root not in self._stepped:
+                self.watched.report(waiting[0][1])
+
+    def changed(self, module: nn.Module, change: ModeChange) -> None:
+        if not change.setter.training:
+            self._evals[module] = change.setter.serial
+        elif self._ran_eval > self._evals.get(module, self._ran_eval):
+            self._evaluated_before.add(module)
+        else:
+            self._evaluated_before.discard(module)
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        self._optimized = True
+        for root in trained_by(self.watched, optimizer):
+            self._note_step(root)
+
+    def backward(self, run: Backward) -> AbstractContextManager[object]:
+        if not self._optimized and not run.inputs:
+            for root in self.watched.models:
+                if root.training:
+                    self._note_step(root)
+        return nullcontext()
+
+    def _note_step(self, root: nn.Module) -> None:
+        self._stepped[root] = next_serial()
+        if self._reported:
+            self._reported.discard(root)
+
+    def ran(self, what: Ran) -> None:
+        if torch.is_grad_enabled():
+            return
+        if not what.active:
+            self._ran_eval = what.serial
+            return
+        for module in callers(what, self.watched):
+            if isinstance(module, _BatchNorm) and module.running_mean is None:
+                continue  # it has the batch's statistics only, in both modes
+            self._judge(module, what.frame, None)
+
+    def ran_rnn(self, call: RnnCall, outputs: Sequence[Tensor]) -> None:  # noqa: ARG002
+        if torch.is_grad_enabled():
+            return
+        if not call.training:
+            self._ran_eval = call.serial
+            return
+        rnn = call.module() if call.module is not None else None
+        if isinstance(rnn, nn.RNNBase) and rnn.dropout > 0 and rnn.num_layers > 1:
+            self._judge(rnn, None, call.stack)
+
+    def _judge(self, module: nn.Module, frame: FrameType | None, stack: Stack | None) -> None:
+        root = self._root(module)
+        if root is None or not root.training or not module.training or root in self._reported:
+            return
+        since = max(self._stepped.get(root, 0), self._entered)
+        if frame is not None and part_of_training(frame):
+            return
+        stack = stack or stack_from(frame)
+        if self._on_purpose(module, since, stack):
+            return
+        apart = self._in_eval_apart_from(root, since)
+        if root in self._stepped or apart is not None:
+            self._reported.add(root)
+            self.watched.report(self._finding(root, module, since, stack, apart))
+            return
+        count, finding = self._dry.get(module) or (0, self._finding(root, module, since, stack, None))
+        self._dry[module] = count + 1, finding
+        if count + 1 == DRY_RUN:
+            self._reported.add(root)
+            self.watched.report(finding)
+
+    def _root(self, module: nn.Module) -> nn.Module | None:
+        known = self._roots.get(module)
+        if known is not None:
+            return known()
+        for root in self.watched.models:
+            if any(each is module for each in root.modules()):
+                self._roots[module] = weakref.ref(root)
+                return root
+        return None
+
+    def _on_purpose(self, module: nn.Module, since: int, stack: Stack) -> bool:
+        change = OBSERVER.last_change.get(module)
+        if change is None or change.setter.serial < since or not change.setter.training:
+            return False
+        if self._evals.get(module, 0) < since:
+            return True
+        here, caller = change.setter.stack.here, stack.caller
+        same = here is not None and caller is not None and here.code is caller.code
+        return same and change.setter.by == "train" and module in self._evaluated_before
+
+    def _in_eval_apart_from(self, root: nn.Module, since: int) -> tuple[nn.Module, Setter] | None:
+        """Another guarded model that was put in eval mode since the last step, and by what."""
+        for other in self.watched.models:
+            change = OBSERVER.last_change.get(other)
+            if other is not root and not other.training and change and change.setter.serial > since:
+                return other, change.setter
+        return None
+
+    def _finding(
+        self,
+        root: nn.Module,
+        module: nn.Module,
+        since: int,
+        stack: Stack,
+        apart: tuple[nn.Module, Setter] | None,
+    ) -> Finding:
+        active = [
+            each
+            for each in root.modules()
+            if each.training
+            and mode_matters(each)
+            and (not isinstance(each, nn.RNNBase) or each.dropout > 0)
+            and (not isinstance(module, SEEN_TO_RUN) or isinstance(each, SEEN_TO_RUN))
+        ]
+        norms = [each for each in active if isinstance(each, _BatchNorm)]
+        moving = f"; the running statistics of {counted(norms)} move" if norms else ""
+        where = self.watched.path(together(root, active)) or ""
+        seen = f"{counted(active)} in train mode in the forward without gradients at {stack.caller}{moving}"
+        if apart is not None:
+            other, setter = apart
+            return Finding(
+                id="mode.apart",
+                severity=Severity.WARN,
+                where=where,
+                seen=seen,
+                cause=f"{told(setter)} reached {self.watched.path(other) or type(other).__name__}, "
+                f"and not {type(root).__name__}, which runs in the same evaluation",
+                remedy="eval() on each model that runs there: `with modes.eval_mode(a), modes.eval_mode(b):`",
+            )
+        return Finding(
+            id="mode.train_in_evaluation",
+            severity=Severity.WARN,
+            where=where,
+            seen=seen,
+            cause=self._cause(module, since),
+            remedy="`with modes.eval_mode(model):` around it; if on purpose (Monte Carlo dropout, new statistics), "
+            "train() right before it",
+        )
+
+    def _cause(self, module: nn.Module, since: int) -> str:
+        change = OBSERVER.last_change.get(module)
+        if change is None:
+            return "no eval() since the guard was entered; torch.no_grad() changes no mode"
+        set_by = told(change.setter)
+        if self._evals.get(module, 0) > since:
+            return f"after eval(), {set_by} put it back in train mode before this forward"
+        return f"no eval() since {set_by}; torch.no_grad() changes no mode"
