@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Stack, stack_from
 from torchtap.modes._graph import nodes
@@ -39,17 +39,20 @@ class ChangedAfterForward(Rule):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._calls: weakref.WeakKeyDictionary[nn.Module, _EvalCall] = weakref.WeakKeyDictionary()
+        self._calls = ByModule[_EvalCall | None]()
+        self._any = False
+        """Whether there may be any; asking the dictionary would take longer."""
         self._version = -1  # of the modes at the last of these calls
 
     def entered(self) -> None:
         self._calls.clear()
+        self._any = False
 
     def ran(self, what: Ran) -> None:
         if what.active:
-            if self._calls:
+            if self._any:
                 for module in callers(what, self.watched):
-                    self._calls.pop(module, None)
+                    self._calls[module] = None
             return
         if not torch.is_grad_enabled():
             return
@@ -62,36 +65,34 @@ class ChangedAfterForward(Rule):
         if module is None:
             return
         if call.training or call.breaks_backward or not call.grad:
-            self._calls.pop(module, None)
+            self._calls[module] = None
         else:
             self._note(module, call.serial, call.stack)
 
     def _known(self) -> bool:
-        return self._version == OBSERVER.version and bool(self._calls)
+        return self._version == OBSERVER.version and self._any
 
     def _note(self, module: nn.Module, serial: int, stack: Stack | None) -> None:
         self._calls[module] = _EvalCall(serial, stack)
+        self._any = True
         self._version = OBSERVER.version
 
     def backward(self, run: Backward) -> AbstractContextManager[object]:
-        if not self._calls or self._version == OBSERVER.version or run.inputs:
+        if not self._any or self._version == OBSERVER.version or run.inputs:
             return nullcontext()
-        late = [module for module in self._calls if self._changed_since(module)]
+        late = [module for module, call in self._calls.items() if call and _changed_since(module, call)]
         reached = {id(getattr(node, "variable", None)) for node in nodes(run.tensors)} if late else set()
         for model in self.watched.models:
             mine = [module for module in model.modules() if module in late]
             if mine and any(id(each) in reached for each in model.parameters()):
                 self._report(model, mine)
         for module in late:
-            self._calls.pop(module, None)
+            self._calls[module] = None
+        self._any = any(call is not None for _, call in self._calls.items())
         return nullcontext()
 
-    def _changed_since(self, module: nn.Module) -> bool:
-        change = OBSERVER.last_change.get(module)
-        return module.training and change is not None and change.setter.serial > self._calls[module].serial
-
     def _report(self, model: nn.Module, modules: list[nn.Module]) -> None:
-        stack = next((call.stack for call in self._calls.values() if call.stack is not None), None)
+        stack = next((call.stack for _, call in self._calls.items() if call and call.stack), None)
         forward = stack.caller if stack is not None else None
         setter = OBSERVER.last_change[modules[0]].setter
         self.watched.report(
@@ -104,3 +105,8 @@ class ChangedAfterForward(Rule):
                 remedy=f"move train() before the forward at {forward}, or leave it out if eval mode is meant",
             )
         )
+
+
+def _changed_since(module: nn.Module, call: _EvalCall) -> bool:
+    change = OBSERVER.last_change.get(module)
+    return module.training and change is not None and change.setter.serial > call.serial

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import weakref
 
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
+from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Stack, stack_from
 from torchtap.modes._observer import OBSERVER, ModeChange, Setter
@@ -28,7 +28,7 @@ class DropoutChanged(Rule):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._known: weakref.WeakKeyDictionary[nn.Module, dict[str, float]] = weakref.WeakKeyDictionary()
+        self._known = ByModule[dict[str, float]]()
         self._version = -1
         self._evaluation: Setter | None = None  # the last eval() since the last step
 
@@ -36,7 +36,9 @@ class DropoutChanged(Rule):
         self._version = OBSERVER.version
         self._evaluation = None
         for model in self.watched.models:
-            self._note(model)
+            for module in model.modules():
+                if numbers := _probabilities(module):
+                    self._known[module] = numbers
 
     def changed(self, module: nn.Module, change: ModeChange) -> None:
         setter = change.setter
@@ -53,12 +55,15 @@ class DropoutChanged(Rule):
         for model in self.watched.models:
             if self._evaluation is not None:
                 self._judge(model, self._evaluation, stack_from(sys._getframe(1)))
-            self._note(model)
+        for module, numbers in self._known.items():
+            for name in numbers:
+                now = vars(module).get(name)
+                numbers[name] = float(now) if isinstance(now, (int, float)) else 0.0
         self._evaluation = None
 
     def _judge(self, model: nn.Module, evaluation: Setter, stack: Stack) -> None:
         for module in model.modules():
-            before = self._known.get(module, {})
+            before = self._known.get(module) or {}
             off = {name: p for name, p in before.items() if p > 0 and vars(module).get(name) == 0}
             if not off:
                 continue
@@ -73,12 +78,6 @@ class DropoutChanged(Rule):
                     remedy=f"leave {name} alone and let the mode decide: F.dropout(x, self.{name}, self.training)",
                 )
             )
-
-    def _note(self, model: nn.Module) -> None:
-        for module in model.modules():
-            numbers = _probabilities(module)
-            if numbers:
-                self._known[module] = numbers
 
 
 def _probabilities(module: nn.Module) -> dict[str, float]:

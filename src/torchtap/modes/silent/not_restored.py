@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
-from torchtap.modes._frames import Place, Stack, stack_from
+from torchtap.modes._frames import Place, stack_from
 from torchtap.modes._graph import nodes
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall
 from torchtap.modes._watched import Watched
@@ -47,9 +49,9 @@ class NotRestored(Rule):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._before: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+        self._before = ByModule[bool]()
         """Modes at the last step, or at entry: kept when the guard is left, for the next time."""
-        self._has_stepped: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._has_stepped = ByModule[bool]()
         self._lines: set[tuple[object, int]] = set()  # of backward() in train mode
         self._forget()
 
@@ -58,10 +60,12 @@ class NotRestored(Rule):
         self._judged_backward = -1
         self._optimized = False
         self._trained_here = False
-        self._entry: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+        self._entry = ByModule[bool]()
         self._entered_at: Place | None = None
-        # Serial numbers of the last forward of each sort.
-        self._evaluated = self._ran_train = self._ran_eval = 0
+        # Serial numbers of the last forward in eval mode, without gradients and with them.
+        self._evaluated = self._ran_eval = 0
+        self._seen_to_run = False
+        """Whether forwards are seen at all. They are not in code that torch.compile has made."""
 
     def entered(self) -> None:
         self._forget()
@@ -73,20 +77,20 @@ class NotRestored(Rule):
                     self._before[module] = module.training
 
     def ran(self, what: Ran) -> None:
-        if not torch.is_grad_enabled():
-            self._evaluated = what.serial
-        elif what.active:
-            self._ran_train = what.serial
-        else:
+        if what.active:
+            self._seen_to_run = True
+        elif torch.is_grad_enabled():
             self._ran_eval = what.serial
+        else:
+            self._evaluated = what.serial
 
     def ran_rnn(self, call: RnnCall, outputs: Sequence[Tensor]) -> None:  # noqa: ARG002
-        if not torch.is_grad_enabled():
-            self._evaluated = call.serial
-        elif call.training:
-            self._ran_train = call.serial
-        else:
+        if call.training:
+            self._seen_to_run = True
+        elif torch.is_grad_enabled():
             self._ran_eval = call.serial
+        else:
+            self._evaluated = call.serial
 
     def stepped(self, optimizer: Optimizer) -> None:
         self._optimized = True
@@ -95,7 +99,7 @@ class NotRestored(Rule):
         self._judged[optimizer] = OBSERVER.version
         for model in trained_by(self.watched, optimizer):
             self._trained_here = True
-            if not self._judge(model, parameter_ids(optimizer), stack_from(sys._getframe(1))):
+            if not self._judge(model, partial(parameter_ids, optimizer)):
                 self._judged.pop(optimizer, None)  # once more at the next step
 
     def backward(self, run: Backward) -> AbstractContextManager[object]:
@@ -112,7 +116,7 @@ class NotRestored(Rule):
             if model.training:
                 self._lines.add(line)
                 self._trained_here = True
-            if line in self._lines and not self._judge(model, ids, stack):
+            if line in self._lines and not self._judge(model, partial(trainable_ids, model)):
                 self._judged_backward = -1
         return nullcontext()
 
@@ -122,52 +126,41 @@ class NotRestored(Rule):
                 self._judge_evaluation(model)
         self._entered_at = None
 
-    def _judge(self, model: nn.Module, ids: Collection[int], stack: Stack) -> bool:
+    def _judge(self, model: nn.Module, ids: Callable[[], Collection[int]]) -> bool:
         """At a training step of this model. False where its forward ran before the modes changed: not yet judged."""
-        found = self._parts_left_behind(model, ids)
+        modules = list(model.modules())
+        left = [
+            each for each in modules if not each.training and self._before.get(each) and mode_matters(each)
+        ]
+        found = _parts(model, left, ids()) if left else []
         if any(self._ran_before(part) for part in found):
             return False
         first = model not in self._has_stepped
         if first and not found:
-            self._judge_never_trained(model, ids, stack)
+            self._judge_never_trained(model, ids())
         for part in found:
             whole = _whole(part, model)
             evaluated = part.change is None or self._evaluated > part.change.setter.serial
             if whole and (evaluated or not first):
-                self._report(model, part, stack)
+                self._report(model, part)
             elif whole:
-                self._report_eval(model, part.modules, part.change, stack)
+                self._report_eval(model, part.modules, part.change)
             elif evaluated and not first:
-                self._report(model, part, stack)
-        self._has_stepped.add(model)
-        for module in model.modules():
-            self._before[module] = module.training
+                self._report(model, part)
+        self._has_stepped[model] = True
+        for module in modules:
+            if self._before.get(module) is not module.training:
+                self._before[module] = module.training
         return True
-
-    def _parts_left_behind(self, model: nn.Module, ids: Collection[int]) -> list[_Part]:
-        left = [
-            each
-            for each in model.modules()
-            if not each.training and self._before.get(each) and mode_matters(each)
-        ]
-        parts: dict[object, _Part] = {}
-        frozen = frozen_parts(model, ids) if left else ()
-        for module in left:
-            if module in frozen:
-                continue
-            change = OBSERVER.last_change.get(module)
-            place = change.setter.stack.here if change is not None else None
-            parts.setdefault(place, _Part(change, [])).modules.append(module)
-        return list(parts.values())
 
     def _ran_before(self, part: _Part) -> bool:
         """Whether the forward of this step is known to have run before the eval(): then nothing is lost."""
         if part.change is None or not all(isinstance(each, SEEN_TO_RUN) for each in part.modules):
             return False
-        ran = self._ran_train or self._ran_eval  # else compiled, as it seems: nothing of it is seen
-        return bool(ran) and self._ran_eval < part.change.setter.serial
+        seen = self._seen_to_run or self._ran_eval > 0
+        return seen and self._ran_eval < part.change.setter.serial
 
-    def _judge_never_trained(self, model: nn.Module, ids: Collection[int], stack: Stack) -> None:
+    def _judge_never_trained(self, model: nn.Module, ids: Collection[int]) -> None:
         if model.training:
             return
         holders = [
@@ -182,9 +175,9 @@ class NotRestored(Rule):
             if not each.training and each not in frozen and mode_matters(each)
         ]
         if asleep:
-            self._report_eval(model, asleep, OBSERVER.last_change.get(model), stack)
+            self._report_eval(model, asleep, OBSERVER.last_change.get(model))
 
-    def _report(self, model: nn.Module, part: _Part, stack: Stack) -> None:
+    def _report(self, model: nn.Module, part: _Part) -> None:
         setter = part.change.setter if part.change is not None else None
         place = setter.stack.here if setter is not None else None
         left = told(setter) if setter is not None else "an eval() while nobody watched"
@@ -193,23 +186,21 @@ class NotRestored(Rule):
                 id="mode.not_restored",
                 severity=Severity.WARN,
                 where=self._where(model, part.modules),
-                seen=f"{counted(part.modules)} in eval mode at the training step at {stack.here}",
+                seen=f"{counted(part.modules)} in eval mode at the training step at {_line()}",
                 cause=f"{left} was not undone after the evaluation; before it they were in train mode",
                 remedy=f"in {_function(place)}, `with modes.eval_mode(model):` instead of eval(): "
                 "every module gets its own mode back",
             )
         )
 
-    def _report_eval(
-        self, model: nn.Module, modules: list[nn.Module], change: ModeChange | None, stack: Stack
-    ) -> None:
+    def _report_eval(self, model: nn.Module, modules: list[nn.Module], change: ModeChange | None) -> None:
         since = told(change.setter) if change is not None else "before the guard was entered"
         self.watched.report(
             Finding(
                 id="mode.trained_in_eval",
                 severity=Severity.WARN,
                 where=self._where(model, modules),
-                seen=f"{counted(modules)} in eval mode at the first training step, at {stack.here}",
+                seen=f"{counted(modules)} in eval mode at the first training step, at {_line()}",
                 cause=f"the model is in eval mode ({since}); loaders of pretrained models leave it so",
                 remedy="model.train() before the training loop; if it is meant, eval() on those modules alone after it",
             )
@@ -250,6 +241,19 @@ class NotRestored(Rule):
         return self.watched.path(together(model, modules)) or ""
 
 
+def _parts(model: nn.Module, left: list[nn.Module], ids: Collection[int]) -> list[_Part]:
+    """By the line that set them, without what does not train anyhow."""
+    parts: dict[object, _Part] = {}
+    frozen = frozen_parts(model, ids)
+    for module in left:
+        if module in frozen:
+            continue
+        change = OBSERVER.last_change.get(module)
+        place = change.setter.stack.here if change is not None else None
+        parts.setdefault(place, _Part(change, [])).modules.append(module)
+    return list(parts.values())
+
+
 def _whole(part: _Part, model: nn.Module) -> bool:
     """Whether the line that set this part set the model itself too."""
     if model.training:
@@ -264,6 +268,11 @@ def _variables(tensors: Collection[Tensor]) -> set[int]:
     """By id, the leaves that a backward from these reaches."""
     variables = (getattr(node, "variable", None) for node in nodes(list(tensors)))
     return {id(each) for each in variables if each is not None}
+
+
+def _line() -> Place | None:
+    """The user's line that led to the training step that runs now."""
+    return stack_from(sys._getframe(1)).here
 
 
 def _function(place: Place | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import FrameType
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
+from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Stack, stack_from
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall, Setter, next_serial
@@ -23,6 +25,17 @@ from torchtap.modes.silent._training import trained_by
 
 DRY_RUN = 8
 """So many forwards without gradients before the first training step are taken to be a try: shapes, lazy modules."""
+
+
+@dataclass(slots=True)
+class _Steps:
+    """A model's training steps."""
+
+    model: weakref.ref[nn.Module]
+    last: int = 0
+    """Serial number of the last; 0: none yet."""
+    reported: bool = False
+    """Whether something was said of this model since then."""
 
 
 class TrainInEvaluation(Rule):
@@ -43,17 +56,15 @@ class TrainInEvaluation(Rule):
     def _forget(self) -> None:
         # Serial numbers, of the last event of each sort.
         self._entered = next_serial()
-        self._stepped: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
-        self._evals: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._steps: dict[int, _Steps] = {id(root): _Steps(weakref.ref(root)) for root in self.watched.models}
+        self._known: tuple[weakref.ref[Optimizer] | None, int, list[_Steps]] = (None, 0, [])
+        """The optimizer that stepped last, its number of groups, and whose steps they are."""
+        self._evals = ByModule[int]()
         self._ran_eval = 0
-        self._evaluated_before: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._evaluated_before = ByModule[bool]()
         """Modules set to train mode after an evaluation in eval mode."""
-        self._roots: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._reported: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        """Models, until their next step."""
-        self._dry: weakref.WeakKeyDictionary[nn.Module, tuple[int, Finding]] = weakref.WeakKeyDictionary()
+        self._roots = ByModule[weakref.ref[nn.Module]]()
+        self._dry = ByModule[tuple[int, Finding]]()
         """How often a module ran before the first step, and what is to be said of it then."""
         self._optimized = False
 
@@ -63,33 +74,36 @@ class TrainInEvaluation(Rule):
     def left(self) -> None:
         for root in self.watched.models:
             waiting = [dry for module, dry in self._dry.items() if self._root(module) is root]
-            if waiting and root not in self._stepped:
+            if waiting and not self._of(root).last:
                 self.watched.report(waiting[0][1])
 
     def changed(self, module: nn.Module, change: ModeChange) -> None:
         if not change.setter.training:
             self._evals[module] = change.setter.serial
-        elif self._ran_eval > self._evals.get(module, self._ran_eval):
-            self._evaluated_before.add(module)
         else:
-            self._evaluated_before.discard(module)
+            self._evaluated_before[module] = self._ran_eval > (self._evals.get(module) or self._ran_eval)
 
     def stepped(self, optimizer: Optimizer) -> None:
         self._optimized = True
-        for root in trained_by(self.watched, optimizer):
-            self._note_step(root)
+        known, groups, trained = self._known
+        if known is None or known() is not optimizer or groups != len(optimizer.param_groups):
+            trained = [self._of(root) for root in trained_by(self.watched, optimizer)]
+            self._known = weakref.ref(optimizer), len(optimizer.param_groups), trained
+        serial = next_serial()
+        for steps in trained:
+            steps.last = serial
+            steps.reported = False
 
     def backward(self, run: Backward) -> AbstractContextManager[object]:
         if not self._optimized and not run.inputs:
             for root in self.watched.models:
                 if root.training:
-                    self._note_step(root)
+                    self._of(root).last = next_serial()
+                    self._of(root).reported = False
         return nullcontext()
 
-    def _note_step(self, root: nn.Module) -> None:
-        self._stepped[root] = next_serial()
-        if self._reported:
-            self._reported.discard(root)
+    def _of(self, root: nn.Module) -> _Steps:
+        return self._steps.setdefault(id(root), _Steps(weakref.ref(root)))
 
     def ran(self, what: Ran) -> None:
         if torch.is_grad_enabled():
@@ -114,23 +128,26 @@ class TrainInEvaluation(Rule):
 
     def _judge(self, module: nn.Module, frame: FrameType | None, stack: Stack | None) -> None:
         root = self._root(module)
-        if root is None or not root.training or not module.training or root in self._reported:
+        if root is None or not root.training or not module.training:
             return
-        since = max(self._stepped.get(root, 0), self._entered)
+        steps = self._of(root)
+        if steps.reported:
+            return
+        since = max(steps.last, self._entered)
         if frame is not None and part_of_training(frame):
             return
         stack = stack or stack_from(frame)
         if self._on_purpose(module, since, stack):
             return
         apart = self._in_eval_apart_from(root, since)
-        if root in self._stepped or apart is not None:
-            self._reported.add(root)
+        if steps.last or apart is not None:
+            steps.reported = True
             self.watched.report(self._finding(root, module, since, stack, apart))
             return
         count, finding = self._dry.get(module) or (0, self._finding(root, module, since, stack, None))
         self._dry[module] = count + 1, finding
         if count + 1 == DRY_RUN:
-            self._reported.add(root)
+            steps.reported = True
             self.watched.report(finding)
 
     def _root(self, module: nn.Module) -> nn.Module | None:
@@ -147,11 +164,11 @@ class TrainInEvaluation(Rule):
         change = OBSERVER.last_change.get(module)
         if change is None or change.setter.serial < since or not change.setter.training:
             return False
-        if self._evals.get(module, 0) < since:
+        if (self._evals.get(module) or 0) < since:
             return True
         here, caller = change.setter.stack.here, stack.caller
         same = here is not None and caller is not None and here.code is caller.code
-        return same and change.setter.by == "train" and module in self._evaluated_before
+        return same and change.setter.by == "train" and bool(self._evaluated_before.get(module))
 
     def _in_eval_apart_from(self, root: nn.Module, since: int) -> tuple[nn.Module, Setter] | None:
         """Another guarded model that was put in eval mode since the last step, and by what."""
@@ -207,6 +224,6 @@ class TrainInEvaluation(Rule):
         if change is None:
             return "no eval() since the guard was entered; torch.no_grad() changes no mode"
         set_by = told(change.setter)
-        if self._evals.get(module, 0) > since:
+        if (self._evals.get(module) or 0) > since:
             return f"after eval(), {set_by} put it back in train mode before this forward"
         return f"no eval() since {set_by}; torch.no_grad() changes no mode"

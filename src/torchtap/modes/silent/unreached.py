@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._observer import OBSERVER, Ran, RnnCall, Setter
 from torchtap.modes._watched import Watched
@@ -31,7 +31,7 @@ class Unreached(Rule):
         self._forget()
 
     def _forget(self) -> None:
-        self._judged: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._judged = ByModule[int]()
         self._all_judged = OBSERVER.version  # nothing changed yet
 
     def entered(self) -> None:
