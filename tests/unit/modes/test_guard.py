@@ -95,6 +95,12 @@ def findings_of(error: BaseException) -> tuple[modes.Finding, ...]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def _no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those about silent mistakes have tests of their own."""
+    with_rules(monkeypatch)
+
+
 # --- the error ---
 
 

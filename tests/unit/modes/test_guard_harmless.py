@@ -312,7 +312,7 @@ def test_a_tensor_deleted_inside_forward_is_freed_there() -> None:
         def forward(self, x: Tensor) -> Tensor:
             scratch = x * 2
             mark = weakref.ref(scratch)
-            out = self.drop(self.norm(self.rnn(x)[0].flatten(0, 1)))
+            out: Tensor = self.drop(self.norm(self.rnn(x)[0].flatten(0, 1)))
             nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.1)
             self.drop.training = self.drop.training  # a write is watched too
             del scratch
