@@ -6,6 +6,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -25,21 +26,39 @@ class Ratio:
     rounds: int
 
 
-def milliseconds(step: Step) -> float:
-    """How long this took, the GPU's work included where there is one."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    step()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) * 1e3
+@dataclass(frozen=True)
+class Variant:
+    """What is timed, and what is open around it, entered and left outside of the time."""
+
+    step: Step
+    inside: Callable[[], AbstractContextManager[object]] | None = None
 
 
-def in_turn(variants: Sequence[Step], rounds: int, warm_up: int = 5) -> list[list[float]]:
+def now() -> float:
+    """Milliseconds: of the CPU that this process used, so that other work on the machine does not count.
+
+    Where there is a GPU, of the clock, its work done.
+    """
+    if not torch.cuda.is_available():
+        return time.process_time() * 1e3
+    torch.cuda.synchronize()
+    return time.perf_counter() * 1e3
+
+
+def milliseconds(variant: Variant) -> float:
+    """How long one step took. Inside something, one is taken untimed first: opening makes Python forget caches."""
+    with variant.inside() if variant.inside else nullcontext():
+        if variant.inside:
+            variant.step()
+        start = now()
+        variant.step()
+        return now() - start
+
+
+def in_turn(variants: Sequence[Variant], rounds: int, warm_up: int = 5) -> list[list[float]]:
     """The times of each variant: every round runs all, each time another one first.
 
-    So what else the machine does meanwhile hits all alike, and the figures of a round may be divided by each other.
+    So what the machine does meanwhile hits all alike, and the figures of a round may be divided by each other.
     """
     times: list[list[float]] = [[] for _ in variants]
     for round_ in range(-warm_up, rounds):

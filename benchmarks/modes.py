@@ -5,12 +5,12 @@
     python -m benchmarks.modes --json FILE      also as JSON
 
 Three tables. Emulation: a native and an emulated training step (zero_grad, forward, loss, backward, SGD) of the same
-LSTM on the same batch, four for each opening; always on the CPU. Gradients of eval outputs: the gradient of an LSTM's
-loss with respect to its input (saliency), had in the five ways that work; on the GPU where there is one. Contexts:
-entering and leaving, with an empty body, beside a bare `model.eval(); model.train()`.
+LSTM on the same batch, inside the open emulation; always on the CPU. Gradients of eval outputs: the gradient of an
+LSTM's loss with respect to its input (saliency), had in five ways; on the GPU where there is one. Contexts: entering
+and leaving without a forward, beside a bare `model.eval(); model.train()`.
 Every round runs all variants of a table, in changing order; a figure is the median of the rounds' ratios with a 95 %
-bootstrap interval, so that what else the machine does hits all alike. Exit codes: 0 measured, 1 a figure is beyond its
-bar, 2 could not measure.
+bootstrap interval. Time is that of the process' CPU where there is no GPU, so that other work on the machine does not
+count. Exit codes: 0 measured, 1 a figure is beyond its bar, 2 could not measure.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks._steps import Ratio, Step, in_turn, ratio
+from benchmarks._steps import Ratio, Step, Variant, in_turn, ratio
 from torchtap import modes
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -91,22 +92,10 @@ def training_step(size: Size) -> Step:
     return step
 
 
-STEPS = 4
-"""Training steps for each time that emulation is opened: a test or a run opens it once, not for each step."""
-
-
 def emulation(size: Size, rounds: int) -> Figure:
     step = training_step(size)
-
-    def native() -> None:
-        for _ in range(STEPS):
-            step()
-
-    def emulated() -> None:
-        with modes.emulate_cudnn():
-            native()
-
-    native_ms, emulated_ms = ([ms / STEPS for ms in each] for each in in_turn([native, emulated], rounds))
+    variants = [Variant(step, nullcontext), Variant(step, modes.emulate_cudnn)]
+    native_ms, emulated_ms = in_turn(variants, rounds)
     return Figure(f"{size.name} {size}", ratio(emulated_ms, native_ms), size.bar)
 
 
@@ -227,7 +216,7 @@ def context_variants(modules: int) -> dict[str, Step]:
 
 def figures(variants: dict[str, Step], rounds: int) -> list[Figure]:
     """All beside the first, that one included."""
-    times = in_turn(list(variants.values()), rounds)
+    times = in_turn([Variant(step) for step in variants.values()], rounds)
     return [Figure(name, ratio(each, times[0])) for name, each in zip(variants, times, strict=True)]
 
 
@@ -254,7 +243,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="benchmarks.modes"
     )
-    parser.add_argument("--pairs", type=int, default=60, help="rounds for each table (default 60)")
+    parser.add_argument("--pairs", type=int, default=100, help="rounds for each table (default 100)")
     parser.add_argument(
         "--threads", type=int, default=1, help="torch's threads (default 1: steady on a busy machine)"
     )
