@@ -226,10 +226,17 @@ class Guard(Listener):
             warn(finding)
 
     def _keep(self, finding: Finding) -> bool:
-        """Whether it is new."""
+        """Whether it is new, or worse than what was found there before."""
         key = finding.id, finding.where, getattr(finding, "set_by", None)
         with self._finding:
-            return self._findings.setdefault(key, finding) is finding
+            before = self._findings.get(key)
+            if before is not None and _RANKS[before.severity] >= _RANKS[finding.severity]:
+                return False
+            self._findings[key] = finding
+            return True
+
+
+_RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 def _chosen(on_violation: str) -> OnViolation:

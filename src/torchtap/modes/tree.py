@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html import escape
-from io import StringIO
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchtap.modes._findings import Finding, Severity
+from torchtap.modes._observer import OBSERVER
+from torchtap.modes._overrides import overridden
+from torchtap.modes._walk import children, joined, named_modules, parameters
 from torchtap.modes.kinds import what_mode_changes
+from torchtap.modes.reach import unregistered
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import ConsoleOptions
+    from rich.text import Text
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,11 +34,14 @@ class ModuleModes:
     name: str
     """The last part of the path; for the model itself its class."""
     class_name: str
-    training: bool
+    training: bool | None
+    """None where there is no such attribute, as `super().__init__()` was never called."""
     requires_grad: str
     """Of the parameters here and below: "all", "some" or "none" of them, "-" where there are none."""
     changes: str
     """What the mode changes in this module itself; "" for nothing that is known."""
+    set_by: str | None = None
+    """Who set the mode: "eval() at file:line". Known only of what `guard` or `emulate_cudnn` saw and is still open."""
     same_as: str | None = None
     """The path under which a shared module was met first. Its children are listed there."""
     findings: list[Finding] = field(default_factory=list)
@@ -39,8 +49,8 @@ class ModuleModes:
 
     @property
     def mode(self) -> str:
-        """ "train" or "eval"."""
-        return "train" if self.training else "eval"
+        """ "train" or "eval"; "?" where the module has none."""
+        return "?" if self.training is None else "train" if self.training else "eval"
 
     @property
     def title(self) -> str:
@@ -48,10 +58,18 @@ class ModuleModes:
         title = f"{self.name}: {self.class_name}" if self.path else self.name
         return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in title)
 
-    def cells(self) -> tuple[str, str, str]:
-        """What the table says of this module, beside its title."""
-        changes = f"same module as {self.same_as}" if self.same_as is not None else self.changes
-        return self.mode, self.requires_grad, changes
+    @property
+    def note(self) -> str:
+        """What the table says last of this module."""
+        if self.same_as is None:
+            return self.changes
+        return f"same module as {self.same_as or 'the model itself'}"
+
+    @property
+    def worst(self) -> Severity | None:
+        """The most severe of its findings; None without any."""
+        severities = {finding.severity for finding in self.findings}
+        return next((each for each in reversed(Severity) if each in severities), None)
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, ModuleModes]]:
         """This module and all below it, each with its depth."""
@@ -67,6 +85,7 @@ class ModuleModes:
             "training": self.training,
             "requires_grad": self.requires_grad,
             "changes": self.changes,
+            "set_by": self.set_by,
             "same_as": self.same_as,
             "findings": [finding.to_dict() for finding in self.findings],
             "children": [child.to_dict() for child in self.children],
@@ -85,45 +104,80 @@ class ModeTree:
         return [finding for _, module in self.root.walk() for finding in module.findings]
 
     def to_dict(self) -> dict[str, Any]:
-        """The tree as JSON types: `schema` 1, `root`, `findings`."""
+        """The tree as JSON types: `schema` 1, `root` and `findings`, those of all modules.
+
+        A module: `path`, `class`, `training` (null: it has none), `requires_grad` ("all", "some", "none", "-"),
+        `changes`, `set_by` and `same_as` (each may be null), its own `findings`, and `children`, modules again.
+        A finding: `id`, `severity` ("info", "warn", "error"), `where`, `seen`, `cause`, `remedy`.
+        """
         return {
             "schema": 1,
             "root": self.root.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],
         }
 
-    def __rich_console__(self, _console: object, _options: object) -> Iterator[Table]:
-        from rich.markup import escape as plain
-        from rich.table import Table
+    def _table(self, wide: bool = True) -> tuple[list[str], list[tuple[int, ModuleModes, list[str]]]]:
+        """The columns' names beside mark and title; then each module with its depth and cells.
 
-        table = Table(*_HEAD, box=None, pad_edge=False)
-        table.columns[1].no_wrap = True
+        Who set the modes is a column where it is known of any module, and room for it; a ditto mark under its parent.
+        """
+        setters = {id(module): module.set_by for _, module in self.root.walk()}
+        known = any(setters.values())
+        above = {
+            id(child): setters[id(module)] for _, module in self.root.walk() for child in module.children
+        }
+        names = ["mode", *["set by"] * (known and wide), "requires_grad", "what the mode changes here"]
+        rows = []
         for depth, module in self.root.walk():
-            mark = "[yellow]!" if module.findings else ""
-            table.add_row(mark, "  " * depth + plain(module.title), *(plain(cell) for cell in module.cells()))
-        yield table
+            same = module.set_by is not None and module.set_by == above.get(id(module))
+            set_by = '"' if same else module.set_by or ""
+            note = module.note
+            if not wide and set_by and not same:
+                note = f"{note}{'; ' * bool(note)}set by {set_by}"
+            rows.append(
+                (depth, module, [module.mode, *[set_by] * (known and wide), module.requires_grad, note])
+            )
+        return names, rows
+
+    def lines(self, width: int = 100) -> Iterator[tuple[str, Severity | None]]:
+        """The table and the findings as lines of at most `width` columns, each with the severity of its mark."""
+        names, told = self._table(wide=width >= _WIDE)
+        rows = [["", "module", *names]]
+        rows += [[_MARKS[module.worst], "  " * depth + module.title, *cells] for depth, module, cells in told]
+        marks = [None, *(module.worst for _, module, _ in told)]
+        widths = _widths(rows, width)
+        for row, mark in zip(rows, marks, strict=True):
+            wrapped = [_wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
+            for number, parts in enumerate(zip_longest(*wrapped, fillvalue="")):
+                padded = (_padded(cell, size) for cell, size in zip(parts, widths, strict=True))
+                yield "  ".join(padded).rstrip(), None if number else mark
         for finding in self.findings:
-            lines = Table.grid(padding=(0, 2, 0, 0))  # a column of labels keeps wrapped lines clear of them
             for label, text in finding.lines():
-                lines.add_row(label, plain(text))
-            yield lines
+                for number, part in enumerate(_wrapped(text, width - _LABEL)):
+                    heads = label == finding.severity.value and not number
+                    yield f"{'' if number else label:<{_LABEL}}{part}", finding.severity if heads else None
+
+    def __rich_console__(self, _console: object, options: ConsoleOptions) -> Iterator[Text]:
+        from rich.text import Text
+
+        for line, mark in self.lines(options.max_width):
+            text = Text(line, no_wrap=True, overflow="ignore")
+            if mark is not None:
+                text.stylize(_COLOURS[mark], 0, len(line.partition(" ")[0]))
+            yield text
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        text = StringIO()
-        # Plain text whatever surrounds us: in a notebook rich would display it, and FORCE_COLOR would colour it.
-        Console(file=text, width=100, color_system=None, force_jupyter=False).print(self)
-        return "\n".join(line.rstrip() for line in text.getvalue().rstrip().split("\n"))
+        return "\n".join(line for line, _ in self.lines())
 
     __repr__ = __str__  # so that a console shows the table, as Jupyter does
 
     def _repr_html_(self) -> str:
+        names, told = self._table()
         modules = "".join(
-            _row("&#9888;" * bool(module.findings), module.title, *module.cells(), indent=depth)
-            for depth, module in self.root.walk()
+            _row("&#9888;" * bool(module.findings), module.title, *cells, indent=depth)
+            for depth, module, cells in told
         )
-        head = "".join(f'<th style="text-align:left">{name}</th>' for name in _HEAD)
+        head = "".join(f'<th style="text-align:left">{name}</th>' for name in ("", "module", *names))
         lines = "".join(_row(*line) for finding in self.findings for line in finding.lines())
         return (
             f"<table><thead><tr>{head}</tr></thead><tbody>{modules}</tbody></table>"
@@ -132,7 +186,7 @@ class ModeTree:
 
 
 def _row(mark: str, first: str, *others: str, indent: int = 0) -> str:
-    """One line of an HTML table. `mark` is HTML, the rest is text."""
+    """One line of an HTML table, in the page's own colours. `mark` is HTML, the rest is text."""
     cells = "".join(f'<td style="text-align:left">{escape(cell)}</td>' for cell in others)
     padding = 0.5 + 1.5 * indent
     return (
@@ -141,18 +195,64 @@ def _row(mark: str, first: str, *others: str, indent: int = 0) -> str:
     )
 
 
-_HEAD = ("", "module", "mode", "requires_grad", "what the mode changes here")
+_MARKS = {None: "", Severity.INFO: "i", Severity.WARN: "!", Severity.ERROR: "!"}
+_COLOURS = {Severity.INFO: "cyan", Severity.WARN: "yellow", Severity.ERROR: "red"}
+_LABEL = 7  # "cause" and its like, and two blanks
+_WIDE = 100
+"""Columns of a terminal from which on there is room for one more column."""
+_NARROWEST = 24
+"""Columns that wrapped text is given at least, however narrow the terminal is."""
+
+
+def _widths(rows: list[list[str]], width: int) -> list[int]:
+    """Of each column: as wide as its longest cell, but for the names and for what the mode changes, which wrap."""
+    longest = [max(_cells(cell) for cell in column) for column in zip(*rows, strict=True)]
+    longest[0] = 1
+    if "set by" in rows[0]:
+        longest[3] = min(longest[3], _NARROWEST)
+    left = width - longest[0] - sum(longest[2:-1]) - 2 * (len(longest) - 1)
+    longest[1] = min(longest[1], max(left - _NARROWEST, _NARROWEST))
+    longest[-1] = min(longest[-1], max(left - longest[1], _NARROWEST))
+    return longest
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """The text in lines, broken at blanks where there are any; all behind the blanks that it begins with."""
+    if _cells(text) <= width:
+        return [text]
+    indent = text[: len(text) - len(text.lstrip())]
+    after = f"{indent}  " if indent and len(indent) < width // 2 else ""
+    return textwrap.wrap(text.lstrip(), width, initial_indent=indent[: width // 2], subsequent_indent=after)
+
+
+def _padded(cell: str, width: int) -> str:
+    return cell + " " * (width - _cells(cell))
+
+
+def _cells(text: str) -> int:
+    """Columns of a terminal that the text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def describe(model: nn.Module) -> ModeTree:
     """Tell of each module which mode it is in, whether it trains, what its mode changes, and what looks odd.
 
     Looks only: changes nothing, runs nothing, on any device (meta too). What it says holds until the next
-    `train()`, `eval()` or write to `training`.
+    `train()`, `eval()` or write to `training`. While a `guard` or `emulate_cudnn()` is open, it also says who set
+    each mode, as far as that was seen.
 
-    Marked as odd: a part in another mode than the model itself (`mode.mixed`); an RNN in eval mode, whose
-    backward would raise on cuDNN (`rnn.eval`); a BatchNorm in train mode whose parameters are frozen, so that
-    its running statistics still move (`batchnorm.frozen`). All three can be on purpose.
+    Marked as odd, each of which can be on purpose:
+
+    - `mode.mixed`: a part in another mode than the model itself
+    - `rnn.eval`: an RNN in eval mode, whose backward would raise on cuDNN
+    - `batchnorm.frozen`: a BatchNorm in train mode, parameters frozen: its running statistics still move
+    - `module.unregistered`: modules in a plain list, dict or object, which `train()` and `eval()` do not reach
+    - `module.train_overridden`: a class whose own `train` or `eval` keeps the mode from what is below
+    - `module.unreadable`: a module that is half made, or has an attribute that its forward cannot use
 
     Raises `TypeError` for what is not an `nn.Module`.
 
@@ -164,41 +264,79 @@ def describe(model: nn.Module) -> ModeTree:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"describe() takes an nn.Module, got {type(model).__name__}")
-    return ModeTree(_look(model, path="", name=type(model).__name__, root=model, parent=model, seen={}))
+    return ModeTree(_Look(model).at(model, path="", name=type(model).__name__, parent=model))
 
 
-def _look(
-    module: nn.Module, *, path: str, name: str, root: nn.Module, parent: nn.Module, seen: dict[nn.Module, str]
-) -> ModuleModes:
-    told = ModuleModes(
-        path=path,
-        name=name,
-        class_name=type(module).__name__,
-        training=module.training,
-        requires_grad=_requires_grad(module),
-        changes=what_mode_changes(module),
-        same_as=seen.get(module),
-    )
-    if told.same_as is None:  # else shared (or even a cycle): told where it was met first
-        seen[module] = path
-        told.findings = [found for rule in RULES if (found := rule(module, path, parent, root)) is not None]
-        told.children = [
-            _look(child, path=f"{path}.{key}" if path else key, name=key, root=root, parent=module, seen=seen)
-            for key, child in module._modules.items()
-            if child is not None
-        ]
-    return told
+class _Look:
+    """One look at a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.root = model
+        self.seen: dict[int, str] = {}
+        self.asks: dict[int, frozenset[bool]] = {}
+        self.hidden: dict[int, list[Finding]] = {}
+        for holder, finding in unregistered([model]):
+            self.hidden.setdefault(id(holder), []).append(finding)
+
+    def at(self, module: nn.Module, *, path: str, name: str, parent: nn.Module) -> ModuleModes:
+        told = ModuleModes(
+            path=path,
+            name=name,
+            class_name=type(module).__name__,
+            training=_training(module),
+            requires_grad=_GRADS.get(self.grads(module), "some"),
+            changes=what_mode_changes(module),
+            set_by=_set_by(module),
+            same_as=self.seen.get(id(module)),
+        )
+        if told.same_as is None:  # else shared (or even a cycle): told where it was met first
+            self.seen[id(module)] = path
+            told.findings = [
+                *(found for rule in RULES if (found := rule(module, told, parent, self.root)) is not None),
+                *self.hidden.get(id(module), ()),
+                *overridden(module, path),
+            ]
+            told.children = [
+                self.at(child, path=joined(path, key), name=key, parent=module)
+                for key, child in children(module)
+            ]
+        return told
+
+    def grads(self, module: nn.Module) -> frozenset[bool]:
+        """What its parameters and those below have for requires_grad. Each module is asked once."""
+        if id(module) not in self.asks:
+            self.asks[id(module)] = frozenset()  # met again below itself: a cycle
+            below = [each.requires_grad for each in parameters(module)]
+            self.asks[id(module)] = frozenset(below).union(
+                *(self.grads(child) for _, child in children(module))
+            )
+        return self.asks[id(module)]
 
 
-def _requires_grad(module: nn.Module) -> str:
-    asks = {parameter.requires_grad for parameter in module.parameters()}
-    return {frozenset(): "-", frozenset({True}): "all", frozenset({False}): "none"}.get(
-        frozenset(asks), "some"
-    )
+_GRADS = {frozenset(): "-", frozenset({True}): "all", frozenset({False}): "none"}
 
 
-Rule = Callable[[nn.Module, str, nn.Module, nn.Module], "Finding | None"]
-"""(module, its path, its parent, the model) -> what is odd about this module, if anything."""
+def _training(module: nn.Module) -> bool | None:
+    try:
+        return bool(module.training)
+    except (AttributeError, RuntimeError):  # half made; a scripted one without
+        return None
+
+
+def _set_by(module: nn.Module) -> str | None:
+    try:
+        change = OBSERVER.last_change.get(module)
+    except TypeError:  # a module of the user's own that cannot be hashed
+        return None
+    if change is None or (place := change.setter.stack.here) is None:
+        return None
+    return f"{_CALLS[change.setter.by]} at {place}"
+
+
+_CALLS = {"train": "train()", "eval": "eval()", "write": "training ="}
+
+Rule = Callable[[nn.Module, ModuleModes, nn.Module, nn.Module], "Finding | None"]
+"""(module, what is told of it, its parent, the model) -> what is odd about this module, if anything."""
 
 
 _APART = {
@@ -207,49 +345,79 @@ _APART = {
 }
 
 
-def _mixed(module: nn.Module, path: str, parent: nn.Module, root: nn.Module) -> Finding | None:
+def _mixed(module: nn.Module, told: ModuleModes, parent: nn.Module, root: nn.Module) -> Finding | None:
     # Only the top of a part that differs: what lies below it in the same mode follows from it.
-    if module.training == root.training or parent.training != root.training:
+    model = _training(root)
+    if None in (told.training, model) or told.training == model or _training(parent) != model:
         return None
-    mine, roots = ("train", "eval") if module.training else ("eval", "train")
-    apart = sum(below.training == module.training for below in module.modules())
+    mine, roots = ("train", "eval") if told.training else ("eval", "train")
+    apart = [each for _, each in named_modules(module) if _training(each) == told.training]
+    moded = Counter(type(each).__name__ for each in apart if what_mode_changes(each))
+    which = ", ".join(f"{n} {name}" if n > 1 else name for name, n in moded.most_common(3))
     return Finding(
         id="mode.mixed",
         severity=Severity.INFO,
-        where=path,
-        seen=f"in {mine} mode, the model in {roots} mode ({apart} module{'s' * (apart > 1)})",
+        where=told.path,
+        seen=f"in {mine} mode, the model in {roots} mode ({len(apart)} module{'s' * (len(apart) > 1)}; "
+        f"matters in {which or 'none'})",
         cause=_APART[mine],
         remedy=f"nothing if on purpose (a frozen part), else {roots}() on the whole model before the forward",
     )
 
 
-def _rnn_eval(module: nn.Module, path: str, _parent: nn.Module, root: nn.Module) -> Finding | None:
-    if module.training or not isinstance(module, nn.RNNBase):
+def _rnn_eval(module: nn.Module, told: ModuleModes, _parent: nn.Module, root: nn.Module) -> Finding | None:
+    if told.training is not False or not isinstance(module, nn.RNNBase):
         return None
     return Finding(
         id="rnn.eval",
-        severity=Severity.WARN if root.training else Severity.INFO,
-        where=path,
-        seen=f"{type(module).__name__} in eval mode: on cuDNN, backward through a forward run now will raise",
+        severity=Severity.WARN if _training(root) else Severity.INFO,
+        where=told.path,
+        seen=f"{told.class_name} in eval mode: on cuDNN, backward through a forward run now will raise",
         cause="cuDNN keeps what backward needs only when the forward runs in train mode",
         remedy="nothing for inference; to train, train() before the forward; for gradients of eval outputs, "
         "modes.differentiable_eval(model) around the forward",
     )
 
 
-def _frozen_batchnorm(module: nn.Module, path: str, _parent: nn.Module, _root: nn.Module) -> Finding | None:
-    if not (module.training and isinstance(module, _BatchNorm) and module.running_mean is not None):
-        return None
-    if _requires_grad(module) != "none":
+def _frozen_batchnorm(
+    module: nn.Module, told: ModuleModes, _parent: nn.Module, _root: nn.Module
+) -> Finding | None:
+    if (
+        not (told.training and isinstance(module, _BatchNorm))
+        or told.requires_grad != "none"
+        or not told.changes
+    ):
         return None
     return Finding(
         id="batchnorm.frozen",
         severity=Severity.WARN,
-        where=path,
-        seen=f"{type(module).__name__} in train mode, parameters frozen: running statistics move",
+        where=told.path,
+        seen=f"{told.class_name} in train mode, parameters frozen: running statistics move",
         cause="requires_grad=False freezes weight and bias; statistics follow the mode, also under no_grad",
         remedy="eval() on this module after each train() of the model",
     )
 
 
-RULES: tuple[Rule, ...] = (_mixed, _rnn_eval, _frozen_batchnorm)
+def _unreadable(_: nn.Module, told: ModuleModes, _parent: nn.Module, _root: nn.Module) -> Finding | None:
+    if told.training is None:
+        seen, cause = (
+            "it has no mode and no register of modules",
+            "its __init__ has not called super().__init__()",
+        )
+        remedy = "super().__init__() first in its __init__"
+    elif told.changes.startswith("cannot be read"):
+        seen, cause = f"{told.class_name} {told.changes}", "its forward computes with these attributes"
+        remedy = "a number; 0 switches a dropout off"
+    else:
+        return None
+    return Finding(
+        id="module.unreadable",
+        severity=Severity.ERROR,
+        where=told.path,
+        seen=seen,
+        cause=cause,
+        remedy=remedy,
+    )
+
+
+RULES: tuple[Rule, ...] = (_unreadable, _mixed, _rnn_eval, _frozen_batchnorm)

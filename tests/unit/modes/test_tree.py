@@ -62,7 +62,10 @@ def test_a_part_in_another_mode_is_marked_once_at_its_top() -> None:
     net.backbone.eval()
     tree = modes.describe(net)
     assert found(tree) == [("info", "mode.mixed", "backbone")]
-    assert tree.findings[0].seen == "in eval mode, the model in train mode (4 modules)"
+    assert (
+        tree.findings[0].seen
+        == "in eval mode, the model in train mode (4 modules; matters in BatchNorm2d, Dropout)"
+    )
 
 
 def test_an_rnn_in_eval_warns_in_a_train_model_and_informs_in_an_eval_model() -> None:
@@ -131,7 +134,7 @@ warn   batchnorm.frozen at backbone.1: BatchNorm2d in train mode, parameters fro
        statistics move
 cause  requires_grad=False freezes weight and bias; statistics follow the mode, also under no_grad
 do     eval() on this module after each train() of the model
-info   mode.mixed at decoder.rnn: in eval mode, the model in train mode (1 module)
+info   mode.mixed at decoder.rnn: in eval mode, the model in train mode (1 module; matters in LSTM)
 cause  eval() was called on this part after train() on the model
 do     nothing if on purpose (a frozen part), else train() on the whole model before the forward
 warn   rnn.eval at decoder.rnn: LSTM in eval mode: on cuDNN, backward through a forward run now will

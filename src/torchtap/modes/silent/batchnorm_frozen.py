@@ -1,0 +1,147 @@
+"""BatchNorm whose parameters are frozen, and whose running statistics move all the same."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from types import FrameType
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
+
+from torchtap.modes._findings import Finding, Severity
+from torchtap.modes._frames import first_argument
+from torchtap.modes._observer import OBSERVER, ModeChange, Ran, Setter
+from torchtap.modes._walk import named_modules, parameters
+from torchtap.modes._watched import Watched
+from torchtap.modes.silent._rule import Rule
+
+_FUNCTIONAL: str = nn.functional.batch_norm.__code__.co_filename
+
+
+class BatchNormFrozen(Rule):
+    """`batchnorm.frozen_updates`: seen when such a module runs in train mode, and its statistics move.
+
+    Not where train() was called on that very module: then it is meant (adapting the statistics to new data). Under
+    no_grad only where other parameters of the model train: a wholly frozen teacher is `mode.train_in_evaluation`.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._version = -1
+        self._norms: list[weakref.ref[_BatchNorm]] = []
+        self._frozen: dict[int, weakref.ref[_BatchNorm]] = {}
+        self._evals: weakref.WeakKeyDictionary[nn.Module, Setter] = weakref.WeakKeyDictionary()
+        self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def changed(self, module: nn.Module, change: ModeChange) -> None:
+        """Remember who had put it in eval mode."""
+        if not change.setter.training and isinstance(module, _BatchNorm):
+            self._evals[module] = change.setter
+
+    def stepped(self, optimizer: Optimizer) -> None:  # noqa: ARG002
+        """`requires_grad` changes without an event: look again once a step, at the BatchNorms only."""
+        self._sort()
+
+    def ran(self, what: Ran) -> None:
+        """Every batch norm of the process comes here: nothing to do unless a guarded one is frozen and in train."""
+        if not what.moves:
+            return
+        if OBSERVER.version != self._version:
+            self._find()
+        if not self._frozen:
+            return
+        module = _caller(what.frame)
+        reference = self._frozen.get(id(module))
+        if reference is not None and reference() is module and isinstance(module, _BatchNorm):
+            self._ran(module)
+
+    def _find(self) -> None:
+        self._version = OBSERVER.version
+        self._norms = [
+            weakref.ref(module)
+            for model in self.watched.models
+            for _, module in named_modules(model)
+            if isinstance(module, _BatchNorm) and module.running_mean is not None and parameters(module)
+        ]
+        self._sort()
+
+    def _sort(self) -> None:
+        self._frozen = {
+            id(module): each
+            for each in self._norms
+            if (module := each()) is not None
+            and module.training
+            and not any(weight is not None and weight.requires_grad for weight in module._parameters.values())
+        }
+
+    def _ran(self, module: _BatchNorm) -> None:
+        if (
+            module in self._told
+            or not _is_frozen(module)
+            or not (torch.is_grad_enabled() or self._trains(module))
+        ):
+            return
+        others = [each for each in self._told_now() if each is not module]
+        self._told.update([module, *others])
+        if not _on_purpose(module):
+            self.watched.report(self._finding(module, others))
+
+    def _told_now(self) -> Iterator[_BatchNorm]:
+        """All that are in the same state, as one finding is enough."""
+        for each in self._frozen.values():
+            module = each()
+            if module is not None and module not in self._told and not _on_purpose(module):
+                yield module
+
+    def _trains(self, module: nn.Module) -> bool:
+        """Whether the guarded model around it is in train mode and trains some parameter."""
+        return any(
+            model.training and any(weight.requires_grad for weight in model.parameters())
+            for model in self.watched.models
+            if any(each is module for _, each in named_modules(model))
+        )
+
+    def _finding(self, module: _BatchNorm, others: list[_BatchNorm]) -> Finding:
+        more = f", as did or will those of {len(others)} more" if others else ""
+        name = type(module).__name__
+        return Finding(
+            id="batchnorm.frozen_updates",
+            severity=Severity.WARN,
+            where=self.watched.path(module) or "",
+            seen=f"{name} with frozen parameters ran in train mode: its running statistics moved{more}",
+            cause=f"requires_grad=False freezes weight and bias, statistics follow the mode: {self._history(module)}",
+            remedy="eval() on the frozen BatchNorms after each train() of the model, or in the model: "
+            "def train(self, mode=True): super().train(mode); self.backbone.eval(); return self",
+        )
+
+    def _history(self, module: _BatchNorm) -> str:
+        change = OBSERVER.last_change.get(module)
+        if change is None or not change.setter.training:
+            return "train mode since before the guard was entered"
+        was = self._evals.get(module)
+        done = f"{change.setter.by}() at {change.setter.stack.here}"
+        if was is not None and was.serial < change.setter.serial:
+            return f"{done} undid eval() at {was.stack.here}"
+        if self.watched.entry.get(module) is False:
+            return f"{done} undid the eval mode that it had when the guard was entered"
+        return f"train mode by {done}"
+
+
+def _caller(frame: FrameType) -> object:
+    """The module whose forward called F.batch_norm."""
+    outer: FrameType | None = frame
+    while outer is not None and outer.f_code.co_filename == _FUNCTIONAL:
+        outer = outer.f_back
+    return first_argument(outer) if outer is not None and outer.f_code.co_varnames[:1] == ("self",) else None
+
+
+def _is_frozen(module: _BatchNorm) -> bool:
+    return module.momentum != 0 and not any(weight.requires_grad for weight in parameters(module))
+
+
+def _on_purpose(module: _BatchNorm) -> bool:
+    change = OBSERVER.last_change.get(module)
+    return change is not None and change.setter.training and change.setter.on() is module
