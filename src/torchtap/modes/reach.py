@@ -66,6 +66,8 @@ def hidden_modules(models: Sequence[nn.Module]) -> list[Hidden]:
 
 def _held(holder: nn.Module, tree: Set[int]) -> Iterator[tuple[str, nn.Module]]:
     """The modules in attributes of `holder` that are not in the tree. Its class's attributes too: one for all."""
+    if isinstance(holder, torch.jit.ScriptModule):
+        return  # what it holds besides is TorchScript's own
     attributes = [(name, value) for name, value in vars(holder).items() if name not in _OWN]
     for cls in type(holder).__mro__:
         if cls.__module__.partition(".")[0] == "torch" or cls is object:

@@ -16,6 +16,7 @@ from torchtap.modes._frames import first_argument
 from torchtap.modes._observer import OBSERVER, ModeChange, Ran, Setter
 from torchtap.modes._walk import named_modules, parameters
 from torchtap.modes._watched import Watched
+from torchtap.modes.silent._around import around
 from torchtap.modes.silent._rule import Rule
 
 _FUNCTIONAL: str = nn.functional.batch_norm.__code__.co_filename
@@ -24,8 +25,12 @@ _FUNCTIONAL: str = nn.functional.batch_norm.__code__.co_filename
 class BatchNormFrozen(Rule):
     """`batchnorm.frozen_updates`: seen when such a module runs in train mode, and its statistics move.
 
+    Likewise where eval() was called on that very module, as freezing methods do, and a later train() of the model
+    undid it; whether its parameters are frozen or not.
+
     Not where train() was called on that very module: then it is meant (adapting the statistics to new data). Under
-    no_grad only where other parameters of the model train: a wholly frozen teacher is `mode.train_in_evaluation`.
+    no_grad only within the forward of a module that trains otherwise: a frozen teacher, or target network, that is
+    called by itself without gradients is `mode.train_in_evaluation`.
     """
 
     def __init__(self, watched: Watched) -> None:
@@ -56,7 +61,7 @@ class BatchNormFrozen(Rule):
         module = _caller(what.frame)
         reference = self._frozen.get(id(module))
         if reference is not None and reference() is module and isinstance(module, _BatchNorm):
-            self._ran(module)
+            self._ran(module, what.frame)
 
     def _find(self) -> None:
         self._version = OBSERVER.version
@@ -64,7 +69,10 @@ class BatchNormFrozen(Rule):
             weakref.ref(module)
             for model in self.watched.models
             for _, module in named_modules(model)
-            if isinstance(module, _BatchNorm) and module.running_mean is not None and parameters(module)
+            if isinstance(module, _BatchNorm)
+            and module.running_mean is not None
+            and module.momentum != 0
+            and parameters(module)
         ]
         self._sort()
 
@@ -74,15 +82,24 @@ class BatchNormFrozen(Rule):
             for each in self._norms
             if (module := each()) is not None
             and module.training
-            and not any(weight is not None and weight.requires_grad for weight in module._parameters.values())
+            and (_is_frozen(module) or self._was_undone(module))
         }
 
-    def _ran(self, module: _BatchNorm) -> None:
-        if (
-            module in self._told
-            or not _is_frozen(module)
-            or not (torch.is_grad_enabled() or self._trains(module))
-        ):
+    def _was_undone(self, module: _BatchNorm) -> bool:
+        """Whether somebody had put this very module in eval mode, and train() on more than it undid that."""
+        change = OBSERVER.last_change.get(module)
+        if change is None or not change.setter.training or change.setter.on() is module:
+            return False
+        was = self._evals.get(module)
+        if was is not None:
+            return was.on() is module
+        models = self.watched.models
+        return self.watched.entry.get(module) is False and any(
+            self.watched.entry.get(each) for each in models
+        )
+
+    def _ran(self, module: _BatchNorm, frame: FrameType) -> None:
+        if module in self._told or not (torch.is_grad_enabled() or _is_within_training(frame)):
             return
         others = [each for each in self._told_now() if each is not module]
         self._told.update([module, *others])
@@ -96,23 +113,17 @@ class BatchNormFrozen(Rule):
             if module is not None and module not in self._told and not _on_purpose(module):
                 yield module
 
-    def _trains(self, module: nn.Module) -> bool:
-        """Whether the guarded model around it is in train mode and trains some parameter."""
-        return any(
-            model.training and any(weight.requires_grad for weight in model.parameters())
-            for model in self.watched.models
-            if any(each is module for _, each in named_modules(model))
-        )
-
     def _finding(self, module: _BatchNorm, others: list[_BatchNorm]) -> Finding:
         more = f", as did or will those of {len(others)} more" if others else ""
-        name = type(module).__name__
+        name, frozen = type(module).__name__, _is_frozen(module)
+        state = "with frozen parameters " if frozen else "that was put in eval mode by itself "
+        why = "requires_grad=False freezes weight and bias, statistics follow the mode: " if frozen else ""
         return Finding(
             id="batchnorm.frozen_updates",
             severity=Severity.WARN,
             where=self.watched.path(module) or "",
-            seen=f"{name} with frozen parameters ran in train mode: its running statistics moved{more}",
-            cause=f"requires_grad=False freezes weight and bias, statistics follow the mode: {self._history(module)}",
+            seen=f"{name} {state}ran in train mode: its running statistics moved{more}",
+            cause=f"{why}{self._history(module)}",
             remedy="eval() on the frozen BatchNorms after each train() of the model, or in the model: "
             "def train(self, mode=True): super().train(mode); self.backbone.eval(); return self",
         )
@@ -138,8 +149,17 @@ def _caller(frame: FrameType) -> object:
     return first_argument(outer) if outer is not None and outer.f_code.co_varnames[:1] == ("self",) else None
 
 
+def _moves(module: _BatchNorm) -> bool:
+    return module.running_mean is not None and module.momentum != 0
+
+
 def _is_frozen(module: _BatchNorm) -> bool:
-    return module.momentum != 0 and not any(weight.requires_grad for weight in parameters(module))
+    return not any(weight is not None and weight.requires_grad for weight in module._parameters.values())
+
+
+def _is_within_training(frame: FrameType) -> bool:
+    """Whether a module that the call ran in has parameters that train."""
+    return any(weight.requires_grad for weight in around(frame).modules[-1].parameters())
 
 
 def _on_purpose(module: _BatchNorm) -> bool:

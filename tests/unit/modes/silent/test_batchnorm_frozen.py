@@ -112,6 +112,67 @@ def test_freezing_while_the_guard_is_open_is_noticed_at_the_next_step() -> None:
     assert len(only(guard.findings)) == 1
 
 
+def freeze_bn(net: nn.Module) -> None:
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.eval()
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before the guard", "in the guard"])
+def test_c83_freeze_bn_that_train_undoes_is_found_though_the_parameters_train(before: bool) -> None:
+    """indexnet_matting#35."""
+    net = Net()
+    if before:
+        freeze_bn(net)
+    with modes.guard(net, on_violation="collect") as guard:
+        freeze_bn(net)
+        steps(net)
+        assert only(guard.findings) == []
+        net.train()
+        steps(net)
+    (finding,) = only(guard.findings)
+    assert finding.seen.startswith("BatchNorm1d that was put in eval mode by itself ran in train mode")
+    assert finding.cause.startswith("train() at ")
+    assert " undid eval() at " in finding.cause
+
+
+def test_a_target_network_called_by_itself_without_gradients_is_left_to_another_rule() -> None:
+    """C59."""
+    policy = nn.ModuleDict({"critic": Net(), "target": Net().requires_grad_(False)})
+    with modes.guard(policy, on_violation="collect") as guard:
+        with torch.no_grad():
+            policy["target"](torch.randn(3, 4))
+        steps(policy["critic"])
+    assert only(guard.findings) == []
+
+
+def evaluated(net: Net) -> None:
+    """As all programs do."""
+    net.eval()
+    with torch.no_grad():
+        net(torch.randn(3, 4))
+    net.train()
+
+
+def evaluated_in_parts(net: Net) -> None:
+    net.backbone.eval()
+    net.head.eval()
+    net.train()
+
+
+def by_itself_for_a_while(net: Net) -> None:
+    freeze_bn(net)
+    for module in net.modules():
+        module.train()
+
+
+def frozen_by_train(net: Net) -> None:
+    """The remedy."""
+    for _ in range(2):
+        net.train()
+        freeze_bn(net)
+
+
 def right(net: Net) -> None:
     net.backbone.requires_grad_(False)
     net.train()
@@ -159,7 +220,21 @@ def bias_trains(net: Net) -> None:
 
 
 @pytest.mark.parametrize(
-    "prepare", [right, unfrozen, no_parameters, no_statistics, adapted, momentum, group_norm, bias_trains]
+    "prepare",
+    [
+        evaluated,
+        evaluated_in_parts,
+        by_itself_for_a_while,
+        frozen_by_train,
+        right,
+        unfrozen,
+        no_parameters,
+        no_statistics,
+        adapted,
+        momentum,
+        group_norm,
+        bias_trains,
+    ],
 )
 def test_nothing_is_said_where_nothing_moves_or_it_is_meant(prepare: object) -> None:
     net = Net()
