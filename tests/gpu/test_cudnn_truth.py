@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.unit.modes.situations import KINDS, ROWS, ends, features
+from tests.unit.modes.situations import KINDS, ROWS, Net, ends, features, tokens
 from tests.unit.modes.truths import TOLERANCE, TRUTHS, compare_with_emulation
 from torchtap import modes
 
@@ -62,5 +62,14 @@ def test_scripted_rnns_follow_their_own_mode() -> None:
     rnn, x = torch.jit.script(torch.nn.GRU(5, 4)).to(CUDA), features().to(CUDA)
     rnn.train()(x)[0].sum().backward()
     out = rnn.eval()(x)[0].sum()
+    with pytest.raises(RuntimeError, match="cudnn RNN backward can only be called in training mode"):
+        out.backward()
+
+
+def test_exported_rnns_obey_the_mode_of_their_export() -> None:
+    """Inferred: the program holds aten::lstm, which hands itself to cuDNN. On a CPU it stays native."""
+    net, batch = Net().to(CUDA), tokens().to(CUDA)
+    torch.export.export(net.train(), (batch,)).module()(batch).sum().backward()
+    out = torch.export.export(net.eval(), (batch,)).module()(batch).sum()
     with pytest.raises(RuntimeError, match="cudnn RNN backward can only be called in training mode"):
         out.backward()

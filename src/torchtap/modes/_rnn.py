@@ -103,7 +103,8 @@ def stand_in(name: str, native: Callable[[], Callable[..., Any]]) -> Callable[..
         return outputs
 
     def redirected(*args: Any, **kwargs: Any) -> Any:
-        # An RNN in a graph is decomposed and never reaches cuDNN, on a GPU too: exported, or allow_rnn is set.
+        # In a graph nothing of ours: compiled with allow_rnn it is decomposed and never reaches cuDNN, on a GPU too;
+        # an exported program holds aten::lstm and may be loaded where there is no Torchtap.
         if torch.compiler.is_compiling() and (
             not torch.compiler.is_dynamo_compiling() or torch._dynamo.config.allow_rnn
         ):

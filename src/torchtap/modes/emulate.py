@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, TypeVar, cast
 
 from torchtap.modes import _rnn
 from torchtap.modes._doors import RNN, opened
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _process = ExitStack()
 would_use_cudnn = _rnn.would_use_cudnn
 
 
-@contextmanager
-def emulate_cudnn() -> Iterator[None]:
+def emulate_cudnn() -> Emulation:
     """Run `nn.LSTM`, `nn.GRU` and `nn.RNN` on CPU tensors under cuDNN's rule: a GPU's error shows here.
 
     Inside, calls go through `aten::_cudnn_rnn`, for which Torchtap brings a CPU kernel: outputs, gradients
@@ -21,8 +24,8 @@ def emulate_cudnn() -> Iterator[None]:
     So backward through a call whose **forward ran in eval mode** raises `RuntimeError: cudnn RNN backward can
     only be called in training mode`; double backward raises libtorch's own `NotImplementedError`.
 
-    Context manager, and decorator of plain functions: the body of a generator or coroutine runs when the
-    decorator has closed already. Open for the whole process, like `torch.backends.cudnn.enabled`; may be
+    Context manager, and decorator of functions and coroutine functions; `TypeError` for generators, which run in
+    pieces: open it inside them. Open for the whole process, like `torch.backends.cudnn.enabled`; may be
     nested and used from several threads. After the last exit CPU RNNs are what they were before; graphs made
     inside keep the rule.
 
@@ -36,10 +39,12 @@ def emulate_cudnn() -> Iterator[None]:
     Not imitated: cuDNN's own random stream, speed, memory and rounding; the warning about weights that are not
     one chunk of memory; direct calls of `torch.lstm` and its like. RNNs compiled by `torch.jit.script` stay
     native, whenever they were compiled; compiling one inside warns. What `torch.jit.trace` records inside keeps
-    the rule for good. Exported RNNs never reach cuDNN, here as on a GPU.
+    the rule for good. Modules made by `torch.export` call libtorch themselves and stay native here, while on a GPU
+    the mode that they were exported in decides.
 
     Raises `RuntimeError` if another package has registered CPU kernels for cuDNN's RNN already.
 
+    >>> import torch
     >>> rnn, x = torch.nn.LSTM(4, 3).eval(), torch.zeros(5, 2, 4)  # steps, batch, features
     >>> rnn(x)[0].sum().backward()  # on a CPU: fine
     >>> with emulate_cudnn():
@@ -48,12 +53,48 @@ def emulate_cudnn() -> Iterator[None]:
     ...
     RuntimeError: cudnn RNN backward can only be called in training mode
     """
-    _rnn.emulate(True)
-    try:
-        with opened(RNN):
-            yield
-    finally:
-        _rnn.emulate(False)
+    return Emulation()
+
+
+class Emulation:
+    """See `emulate_cudnn`. May be entered several times, from several threads too."""
+
+    def __init__(self) -> None:
+        self._open: list[ExitStack] = []
+
+    def __enter__(self) -> None:
+        with ExitStack() as stack:
+            _rnn.emulate(True)
+            stack.callback(_rnn.emulate, False)
+            stack.enter_context(opened(RNN))
+            self._open.append(stack.pop_all())
+
+    def __exit__(self, *_: object) -> None:
+        self._open.pop().close()  # whichever: they are alike
+
+    def __call__(self, function: Function) -> Function:
+        """Open it for each call of `function`, and for each run of its coroutine."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"emulate_cudnn() cannot decorate the generator {function.__name__}(), which runs in pieces: "
+                "open `with modes.emulate_cudnn():` inside it"
+            )
+        if not callable(function) or isinstance(function, type):
+            raise TypeError(
+                f"emulate_cudnn() decorates a function; it was given {function!r}. Is `@emulate_cudnn()` over a class?"
+            )
+
+        @functools.wraps(function)
+        def emulated(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        @functools.wraps(function)
+        async def emulated_coroutine(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return await function(*args, **kwargs)
+
+        return cast(Function, emulated_coroutine if inspect.iscoroutinefunction(function) else emulated)
 
 
 def emulate_in_this_process() -> None:

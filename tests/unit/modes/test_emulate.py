@@ -8,10 +8,11 @@ The table is that of docs/modes.md; "raises" stands for the one error text of cu
 
 from __future__ import annotations
 
+import asyncio
 import doctest
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -226,8 +227,8 @@ def test_keyword_arguments_are_understood() -> None:
 
 @pytest.mark.filterwarnings("ignore:The tensor attributes")
 @pytest.mark.parametrize("strict", [False, True])
-def test_exported_rnns_stay_decomposed(strict: bool) -> None:
-    """On a GPU an exported RNN never reaches cuDNN, so no _cudnn_rnn may be recorded here either."""
+def test_nothing_of_emulation_is_exported(strict: bool) -> None:
+    """The program shall hold aten::gru, or its parts, and run anywhere: no _cudnn_rnn may be recorded."""
     with modes.emulate_cudnn():
         program = torch.export.export(Net("gru").eval(), (tokens(),), strict=strict)
     assert "_cudnn_rnn" not in str(program.graph)
@@ -353,6 +354,40 @@ def test_decorator_opens_it_for_each_call() -> None:
     emulated = modes.emulate_cudnn()(node_name)
     assert [emulated(), emulated()] == ["CudnnRnnBackward0"] * 2
     assert redirections() == []
+
+
+def test_decorated_coroutines_run_inside() -> None:
+    @modes.emulate_cudnn()
+    async def name_later() -> str:
+        await asyncio.sleep(0)
+        return node_name()
+
+    assert asyncio.run(name_later()) == "CudnnRnnBackward0"
+    assert redirections() == []
+
+
+def test_what_it_cannot_decorate_is_refused() -> None:
+    def in_pieces() -> Iterator[str]:
+        yield node_name()
+
+    async def in_pieces_later() -> AsyncIterator[str]:
+        yield node_name()
+
+    for function in (in_pieces, in_pieces_later):
+        with pytest.raises(TypeError, match=rf"cannot decorate the generator {function.__name__}\(\)"):
+            modes.emulate_cudnn()(function)
+    wrong: list[Any] = [Net, "not a function"]
+    for each in wrong:
+        with pytest.raises(TypeError, match=r"emulate_cudnn\(\) decorates a function"):
+            modes.emulate_cudnn()(each)
+
+
+def test_one_object_may_be_entered_again_and_inside_itself() -> None:
+    emulation = modes.emulate_cudnn()
+    for _ in range(2):
+        with emulation, emulation:
+            assert node_name() == "CudnnRnnBackward0"
+        assert redirections() == []
 
 
 def test_open_from_several_threads_until_the_last_one_leaves() -> None:
