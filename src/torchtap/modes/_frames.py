@@ -143,22 +143,22 @@ def stack_from(frame: FrameType | None) -> Stack:
     """
     lines: list[tuple[CodeType, int]] = []
     inside = 0  # so many of them ran inside a module's call
-    looked_at = 0
-    while frame is not None and looked_at < _DEEPEST:
-        looked_at += 1
+    left = _DEEPEST
+    users = -1  # the first that is the user's own
+    while frame is not None and left:
+        left -= 1
         code = frame.f_code
         owner = _owner(code.co_filename)
         if owner <= _PACKAGE:
+            if owner == _USER and users < 0:
+                users = len(lines)
             lines.append((code, frame.f_lineno))
         elif owner == _CALLS_MODULES and code.co_name == "_call_impl":
             inside = len(lines)
         frame = frame.f_back
     while inside < len(lines) - 1 and lines[inside][0].co_name == "forward":  # called without __call__
         inside += 1
-    near = tuple(lines[: inside + 1])
-    if any(map(_is_users, near)):
-        return Stack(near)
-    return Stack(near, next(filter(_is_users, lines[inside + 1 :]), None))
+    return Stack(tuple(lines[: inside + 1]), lines[users] if users > inside else None)
 
 
 def first_argument(frame: FrameType) -> object:
