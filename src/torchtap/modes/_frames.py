@@ -164,6 +164,8 @@ def stack_from(frame: FrameType | None) -> Stack:
 def first_argument(frame: FrameType) -> object:
     """What a function was called with first: `self`, in a method. Only for frames that end soon: see `stack_from`."""
     code = frame.f_code
+    if code.co_name.startswith("torch_dynamo_resume_in_"):  # the rest of a method after a graph break
+        return frame.f_locals.get("self")
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 
 

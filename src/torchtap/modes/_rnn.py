@@ -91,16 +91,19 @@ def stand_in(name: str, native: Callable[[], Callable[..., Any]]) -> Callable[..
         emulated = cudnn and _emulations > 0 and x.device.type == "cpu"  # on a GPU the real thing decides
         outputs = _call_cudnn(mode, x, call, packed) if emulated else native()(*args, **kwargs)
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code is not redirected.__code__:  # torch.compiler.disable's own
+        # Out of torch.compiler.disable's own code and of `redirected`, whose code object torch.compile may replace.
+        while frame is not None and frame.f_code.co_filename in between:
             frame = frame.f_back
         OBSERVER.ran_rnn(
-            frame and frame.f_back,
+            frame,
             outputs,
             training=call["train"],
             cudnn=cudnn,
             enforced=emulated or (cudnn and x.is_cuda),
         )
         return outputs
+
+    between = {__file__, eager.__code__.co_filename}
 
     def redirected(*args: Any, **kwargs: Any) -> Any:
         # In a graph nothing of ours: compiled with allow_rnn it is decomposed and never reaches cuDNN, on a GPU too;
