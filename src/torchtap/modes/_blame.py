@@ -9,7 +9,7 @@ from torch import nn
 
 from torchtap.modes._findings import CallFinding, Severity
 from torchtap.modes._frames import Stack
-from torchtap.modes._named import Named
+from torchtap.modes._named import Named, is_frozen
 from torchtap.modes._observer import OBSERVER, RnnCall, Setter
 from torchtap.modes._situations import Facts, situation_of, why
 from torchtap.modes._suspects import Suspect, calls_of, module_of
@@ -129,12 +129,12 @@ def _at(stack: Stack) -> str:
 def how(setter: Setter, named: Named) -> str:
     """What put it in this mode, as code: `model.eval()`."""
     on = setter.on()
+    words = {"eval": "eval()", "train": f"train({setter.training})", "write": f"training = {setter.training}"}
+    if on is None:
+        return f"{words[setter.by]} of a module that is gone"
     path = named.path(on)
     name = type(on).__name__ if path is None else path or named.word(named.root(on))
-    name = "a module that is gone" if on is None else name
-    if setter.by == "write":
-        return f"{name}.training = {setter.training}"
-    return f"{name}.eval()" if setter.by == "eval" else f"{name}.train({setter.training})"
+    return f"{name}.{words[setter.by]}"
 
 
 def _facts(
@@ -161,8 +161,8 @@ def _facts(
         later=_later(module, suspect.call),
         fed_to=fed.to(suspect),
         to_inputs=bool(inputs) and not any(_is_parameter(each, named) for each in inputs or ()),
-        model_frozen=root is not None and _frozen(root),
-        part_frozen=module is not None and _frozen(module),
+        model_frozen=root is not None and is_frozen(root),
+        part_frozen=module is not None and is_frozen(module),
         others_train=any(each is not root and each.training for each in named.models)
         if root is not None
         else False,
@@ -171,10 +171,6 @@ def _facts(
 
 def _is_parameter(each: object, named: Named) -> bool:
     return isinstance(each, nn.Parameter) or named.owns(each)
-
-
-def _frozen(module: nn.Module) -> bool:
-    return not any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _trained(root: nn.Module, call: RnnCall | None) -> bool:

@@ -167,7 +167,10 @@ class Observer:
         if setter is None or setter.training != training:
             while frame.f_code.co_name == "__setattr__" and frame.f_back is not None:  # a class's own
                 frame = frame.f_back
-            setter = Setter(training, "write", weakref.ref(module), next(_serial), stack_from(frame))
+            if _is_own_switch(module, frame):  # an overridden train() that does not call super().train()
+                setter = setter_of(module, training, frame)
+            else:
+                setter = Setter(training, "write", weakref.ref(module), next(_serial), stack_from(frame))
         change = ModeChange(before=before, setter=setter)
         self.last_change[module] = change
         self.version += 1

@@ -15,7 +15,7 @@ from torchtap.modes._blame import blame, told
 from torchtap.modes._findings import CallFinding
 from torchtap.modes._graph import is_freed, nodes
 from torchtap.modes._hidden import checkpointed, unseen
-from torchtap.modes._named import Named
+from torchtap.modes._named import Named, is_frozen
 from torchtap.modes._suspects import calls_of
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _why_no_graph(loss: Tensor, model: nn.Module | None) -> str:
         return f"no tensor of {loss.dtype} has one (argmax and comparisons give such ones)"
     if not torch.is_grad_enabled():
         return "torch.no_grad() is on here; the forward must run outside of it"
-    if model is not None and not any(parameter.requires_grad for parameter in model.parameters()):
+    if model is not None and is_frozen(model):
         return "no parameter of the model requires a gradient, nor does its input"
     return "its forward ran under torch.no_grad(), it was detached, or nothing that it was made of requires a gradient"
 
