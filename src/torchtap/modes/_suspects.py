@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from torchtap.modes._named import Named
+from torchtap.modes._named import Named, by_path
 from torchtap.modes._observer import KEY, RnnCall
 
 _CUDNN = ("CudnnRnnBackward", "MiopenRnnBackward")
@@ -95,7 +95,7 @@ def _inside_calls(nodes: Sequence[Any]) -> set[Any]:
 
     Found below a call's outputs; those that lead to another module's weights belong to a call that nobody watched.
     """
-    if all(KEY in node.metadata or not _tells_mode(node) for node in nodes):
+    if all(not _tells_mode(node) or KEY in node.metadata for node in nodes):
         return set()
     inner: set[Any] = set()
     seen: set[Any] = set()
@@ -104,7 +104,7 @@ def _inside_calls(nodes: Sequence[Any]) -> set[Any]:
         module = call.module() if call is not None and call.module is not None else None
         if module is None:
             continue
-        weights = {id(parameter) for parameter in module.parameters()}
+        weights = {id(each) for _, part in by_path(module) for each in part.parameters(recurse=False)}
         todo = [top]
         while todo:
             for node, _ in todo.pop().next_functions:

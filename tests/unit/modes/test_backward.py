@@ -263,7 +263,8 @@ def test_every_situation_has_a_test_and_an_id_of_its_own() -> None:
     ids = [each.id for each in SITUATIONS]
     assert len(set(ids)) == len(ids)
     tested = {"unwatched", "teacher"}  # by tests of their own
-    marks = [mark for mark in test_the_remedy_fits_the_situation.pytestmark if mark.args[0][0] == "make"]  # type: ignore[attr-defined]
+    function: Any = test_the_remedy_fits_the_situation
+    marks = [mark for mark in function.pytestmark if mark.args[0][0] == "make"]
     tested |= {row[1] for mark in marks for row in mark.args[1]}
     assert tested == set(ids)
 
@@ -363,7 +364,8 @@ def test_of_an_unwatched_cudnn_call_too() -> None:
     model = nn.Sequential(nn.GRU(4, 3)).eval()
     with modes.emulate_cudnn():
         loss = model(x())[0].sum()
-    loss.grad_fn.next_functions[0][0].metadata.clear()  # type: ignore[union-attr]
+    node: Any = loss.grad_fn
+    node.next_functions[0][0].metadata.clear()
     (finding,) = check_backward(loss, model).findings
     assert (finding.where, finding.class_name, finding.raises) == ("0", "GRU", True)
     (finding,) = check_backward(loss).findings
@@ -417,14 +419,15 @@ def test_in_a_reentrant_checkpoint_the_mode_at_backward_counts(held: str, at_bac
         def step(self, x: Tensor) -> Any:
             return self.net(x)[0]
 
-    run, more = {
+    ways: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         "module": (model, ()),
         "bound method": (model.forward, ()),
         "partial": (functools.partial(model.forward), ()),
         "closure": (lambda x: model(x)[0], ()),
         "argument": (lambda x, net: net(x), (model,)),
         "trainer": (Trainer().step, ()),
-    }[held]
+    }
+    run, more = ways[held]
     out = checkpoint(run, features, *more, use_reentrant=True)
     loss = (out if isinstance(out, Tensor) else out[0]).sum()
     model.train(at_backward == "train")  # before backward
@@ -485,62 +488,65 @@ def freed_cudnn() -> Tensor:
 
 def under_no_grad() -> Tensor:
     with torch.no_grad():
-        return Tagger()(x())
+        result: Tensor = Tagger()(x())
+    return result
 
 
 def under_inference() -> Tensor:
     with torch.inference_mode():
-        return Tagger()(x())
+        result: Tensor = Tagger()(x())
+    return result
 
 
+check: Any = check_backward  # for what its types refuse
 BAD: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
-    ("number", lambda: check_backward(3.0), TypeError, "takes a tensor or several, loss is of type float"),  # type: ignore[arg-type]
-    ("none", lambda: check_backward(None), TypeError, "loss is of type NoneType"),  # type: ignore[arg-type]
-    ("mixed", lambda: check_backward([freed(), "x"]), TypeError, r"loss\[1\] is of type str"),  # type: ignore[list-item]
-    ("empty", lambda: check_backward([]), ValueError, "was given no loss"),
+    ("number", lambda: check(3.0), TypeError, "takes a tensor or several, loss is of type float"),
+    ("none", lambda: check(None), TypeError, "loss is of type NoneType"),
+    ("mixed", lambda: check([freed(), "x"]), TypeError, r"loss\[1\] is of type str"),
+    ("empty", lambda: check([]), ValueError, "was given no loss"),
     (
         "detached",
-        lambda: check_backward(Tagger()(x()).detach()),
+        lambda: check(Tagger()(x()).detach()),
         ValueError,
         "no graph, backward would raise.*detached",
     ),
-    ("no_grad", lambda: check_backward(under_no_grad()), ValueError, r"torch.no_grad\(\)"),
+    ("no_grad", lambda: check(under_no_grad()), ValueError, r"torch.no_grad\(\)"),
     (
         "inference",
-        lambda: check_backward(under_inference()),
+        lambda: check(under_inference()),
         ValueError,
         r"made under torch.inference_mode\(\)",
     ),
     (
         "argmax",
-        lambda: check_backward(Tagger()(x()).argmax()),
+        lambda: check(Tagger()(x()).argmax()),
         ValueError,
         "no tensor of torch.int64 has one",
     ),
     (
         "frozen",
-        lambda: check_backward((m := Tagger().requires_grad_(False))(x()), m),
+        lambda: check((m := Tagger().requires_grad_(False))(x()), m),
         ValueError,
         "no parameter of the model requires a gradient",
     ),
-    ("freed", lambda: check_backward(freed()), ValueError, "has run through this graph already and freed it"),
-    ("freed cudnn", lambda: check_backward(freed_cudnn()), ValueError, "has run through this graph already"),
+    ("freed", lambda: check(freed()), ValueError, "has run through this graph already and freed it"),
+    ("freed cudnn", lambda: check(freed_cudnn()), ValueError, "has run through this graph already"),
     (
         "class",
-        lambda: check_backward(Tagger()(x()), Tagger),
+        lambda: check(Tagger()(x()), Tagger),
         TypeError,
         "takes an nn.Module, got the class Tagger",
-    ),  # type: ignore[arg-type]
-    ("path", lambda: check_backward(Tagger()(x()), "rnn"), TypeError, "takes an nn.Module, got of type str"),  # type: ignore[arg-type]
+    ),
+    ("path", lambda: check(Tagger()(x()), "rnn"), TypeError, "takes an nn.Module, got of type str"),
     (
         "inputs",
-        lambda: check_backward(Tagger()(x()), inputs=[3]),
+        lambda: check(Tagger()(x()), inputs=[3]),
         TypeError,
         "takes tensors, number 0 is of type int",
-    ),  # type: ignore[list-item]
+    ),
     (
         "leaf",
-        lambda: check_backward(Tagger()(x()), inputs=x()),
+        lambda: check(Tagger()(x()), inputs=x()),
         ValueError,
         "number 0 does not require a gradient",
     ),
@@ -612,7 +618,12 @@ def test_it_only_looks() -> None:
     """No hook runs, nothing is unpacked, run, drawn or written, and nothing is kept."""
     unpacked = []
     model, features = Tagger(), x().requires_grad_()
-    with modes.emulate_cudnn(), saved_tensors_hooks(torch.detach, lambda t: (unpacked.append(1), t)[1]):
+
+    def unpack(saved: Tensor) -> Tensor:
+        unpacked.append(1)
+        return saved
+
+    with modes.emulate_cudnn(), saved_tensors_hooks(torch.detach, unpack):
         y = model(features)
         y.register_hook(lambda _: unpacked.append(2))
         loss = y.tanh().sum()

@@ -19,6 +19,7 @@ from tests.unit.modes.conftest import doors
 from torchtap import modes
 from torchtap.modes import _doors
 from torchtap.modes._doors import GUARD, RNN, Door, opened
+from torchtap.modes._findings import CallFinding
 from torchtap.modes._observer import OBSERVER
 
 
@@ -122,9 +123,12 @@ def test_a_patched_train_on_top_of_ours_goes_on_alone() -> None:
     seen: list[bool] = []
     with opened(RNN):
         below: Any = nn.Module.train
-        patch = mock.patch.object(
-            nn.Module, "train", lambda self, mode=True: (seen.append(mode), below(self, mode))[1]
-        )
+
+        def theirs(self: nn.Module, mode: bool = True) -> Any:
+            seen.append(mode)
+            return below(self, mode)
+
+        patch = mock.patch.object(nn.Module, "train", theirs)
         patch.start()
         model = nn.Linear(1, 1)
         model.eval()
@@ -231,7 +235,7 @@ def test_an_rnn_in_a_compiled_model_is_found() -> None:
     torch.compiler.reset()
     model = Tagger()
     compiled = torch.compile(model, backend="eager")
-    found = []
+    found: list[CallFinding] = []
     for _ in range(3):
         with opened(RNN):
             model.eval()

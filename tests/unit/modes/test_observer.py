@@ -67,7 +67,7 @@ class TestWhoSetTheMode:
         model.eval()  # the user's line
         setters = {id(setter_of(module)) for module in model.modules()}
         assert len(setters) == 1
-        setter = setter_of(model[1][0])
+        setter = setter_of(next(iter(model[1].children())))
         assert (setter.by, setter.on(), setter.training) == ("eval", model, False)
         assert line_of(setter) == "model.eval()  # the user's line"
 
@@ -332,7 +332,8 @@ class TestNothingIsKept:
 def test_calls_ride_on_their_nodes() -> None:
     with opened(RNN):
         out, (hy, cy) = nn.LSTM(4, 3)(x())
-    calls = {id(each.grad_fn.metadata[KEY]) for each in (out, hy, cy)}  # type: ignore[union-attr,index]
+    nodes: list[Any] = [each.grad_fn for each in (out, hy, cy)]
+    calls = {id(node.metadata[KEY]) for node in nodes}
     assert len(calls) == 1
 
 
