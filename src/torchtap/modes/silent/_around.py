@@ -16,6 +16,8 @@ from torchtap.modes._walk import named_modules
 from torchtap.modes._watched import Watched
 
 _MODULE_PY: str = nn.Module.__call__.__code__.co_filename
+_MODULES: str = _MODULE_PY.rpartition("module.py")[0]
+_FUNCTIONAL: str = nn.functional.dropout.__code__.co_filename
 _DEEPEST = 60
 
 
@@ -49,8 +51,19 @@ def around(frame: FrameType | None) -> Around:
 
 
 def _is_executed(frame: FrameType) -> bool:
-    """Code that exec() was given, which is the user's when a module's name stands in its globals."""
-    return frame.f_code.co_filename == "<string>" and frame.f_code.co_name == "forward"
+    """Code that exec() was given: the user's, inside a module."""
+    return frame.f_code.co_filename == "<string>"
+
+
+def direct_caller(frame: FrameType) -> nn.Module | None:
+    """PyTorch's own module that called the function, such as an nn.Dropout; None where other code did."""
+    outer: FrameType | None = frame
+    while outer is not None and outer.f_code.co_filename == _FUNCTIONAL:
+        outer = outer.f_back
+    if outer is None or not outer.f_code.co_filename.startswith(_MODULES):
+        return None
+    module = first_argument(outer)
+    return module if isinstance(module, nn.Module) else None
 
 
 class SomeInEval:

@@ -22,6 +22,9 @@ from torchtap.modes.silent._rule import Rule
 _FUNCTIONAL: str = nn.functional.batch_norm.__code__.co_filename
 
 
+_AT_A_STEP = 8
+
+
 class BatchNormFrozen(Rule):
     """`batchnorm.frozen_updates`: seen when such a module runs in train mode, and its statistics move.
 
@@ -36,7 +39,10 @@ class BatchNormFrozen(Rule):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._version = -1
-        self._norms: list[weakref.ref[_BatchNorm]] = []
+        self._norms: list[
+            tuple[weakref.ref[_BatchNorm], bool]
+        ] = []  # in train mode; whether eval() was undone
+        self._next = 0
         self._frozen: dict[int, weakref.ref[_BatchNorm]] = {}
         self._evals: weakref.WeakKeyDictionary[nn.Module, Setter] = weakref.WeakKeyDictionary()
         self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -47,8 +53,16 @@ class BatchNormFrozen(Rule):
             self._evals[module] = change.setter
 
     def stepped(self, optimizer: Optimizer) -> None:  # noqa: ARG002
-        """`requires_grad` changes without an event: look again once a step, at the BatchNorms only."""
-        self._sort()
+        """`requires_grad` changes without an event: look again at some of the BatchNorms at each step, in turn.
+
+        At all of them when one has changed, as a backbone is frozen at once.
+        """
+        self._next = self._next + _AT_A_STEP if self._next + _AT_A_STEP < len(self._norms) else 0
+        for each, undone in self._norms[self._next : self._next + _AT_A_STEP]:
+            module = each()
+            if module is not None and not undone and _is_frozen(module) is not (id(module) in self._frozen):
+                self._sort()
+                return
 
     def ran(self, what: Ran) -> None:
         """Every batch norm of the process comes here: nothing to do unless a guarded one is frozen and in train."""
@@ -66,23 +80,18 @@ class BatchNormFrozen(Rule):
     def _find(self) -> None:
         self._version = OBSERVER.version
         self._norms = [
-            weakref.ref(module)
+            (weakref.ref(module), self._was_undone(module))
             for model in self.watched.models
             for _, module in named_modules(model)
-            if isinstance(module, _BatchNorm)
-            and module.running_mean is not None
-            and module.momentum != 0
-            and parameters(module)
+            if isinstance(module, _BatchNorm) and module.training and _moves(module) and parameters(module)
         ]
         self._sort()
 
     def _sort(self) -> None:
         self._frozen = {
             id(module): each
-            for each in self._norms
-            if (module := each()) is not None
-            and module.training
-            and (_is_frozen(module) or self._was_undone(module))
+            for each, undone in self._norms
+            if (module := each()) is not None and (undone or _is_frozen(module))
         }
 
     def _was_undone(self, module: _BatchNorm) -> bool:
@@ -154,7 +163,10 @@ def _moves(module: _BatchNorm) -> bool:
 
 
 def _is_frozen(module: _BatchNorm) -> bool:
-    return not any(weight is not None and weight.requires_grad for weight in module._parameters.values())
+    for weight in module._parameters.values():  # noqa: SIM110  a generator costs more, and this is asked at each step
+        if weight is not None and weight.requires_grad:
+            return False
+    return True
 
 
 def _is_within_training(frame: FrameType) -> bool:

@@ -15,7 +15,7 @@ from torchtap.modes._frames import Place, first_argument
 from torchtap.modes._observer import Ran, RnnCall
 from torchtap.modes._watched import Watched
 from torchtap.modes.reach import unregistered
-from torchtap.modes.silent._around import Around, SomeInEval, around
+from torchtap.modes.silent._around import Around, SomeInEval, around, direct_caller
 from torchtap.modes.silent._calls import call_at, called, made_in
 from torchtap.modes.silent._rule import Rule
 
@@ -31,7 +31,9 @@ class BuiltInForward(Rule):
     def ran(self, what: Ran) -> None:
         """Dropout, batch norm, attention."""
         if what.active and self._some_in_eval:
-            self._look(around(what.frame))
+            module = direct_caller(what.frame)
+            if module is None or self.watched.path(module) is None:
+                self._look(around(what.frame))
 
     def ran_rnn(self, call: RnnCall, outputs: Sequence[Tensor]) -> None:  # noqa: ARG002
         """An RNN in train mode differs from one in eval by its dropout only."""
@@ -40,7 +42,7 @@ class BuiltInForward(Rule):
             self._look(around(sys._getframe(1)))
 
     def _look(self, where: Around) -> None:
-        if not where.modules or not where.modules[0].training:
+        if not where.modules or not where.frames or not where.modules[0].training:
             return
         for inner, outer in zip(where.modules, where.modules[1:], strict=False):
             if self.watched.path(inner) is not None:

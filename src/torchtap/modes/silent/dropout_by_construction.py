@@ -13,11 +13,13 @@ from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Place
 from torchtap.modes._observer import Ran
 from torchtap.modes._watched import Watched
-from torchtap.modes.silent._around import Around, SomeInEval, around
+from torchtap.modes.silent._around import Around, SomeInEval, around, direct_caller
 from torchtap.modes.silent._calls import BY_NAME_ONLY, CANNOT_TELL, GIVEN_NOT, argument, call_at
 from torchtap.modes.silent._rule import Rule
 
 _FUNCTIONAL: str = nn.functional.dropout.__code__.co_filename
+_TRACED = "<eval_with_key>"
+"""Of what torch.fx writes."""
 _ATTENTION = "scaled_dot_product_attention"
 
 
@@ -37,6 +39,8 @@ class DropoutByConstruction(Rule):
         """Every dropout of the process comes here: the first line must be cheap."""
         if not what.active or what.kind == "batch_norm" or not self._some_in_eval:
             return
+        if direct_caller(what.frame) is not None:
+            return  # it gives its own mode
         where = around(what.frame)
         if not where.modules or where.modules[0].training or not where.frames:
             return
@@ -86,6 +90,8 @@ def _given(name: str, where: Around) -> str | None:
             return f"training is True in what {callee}(*args, **kwargs) is given"
         names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
         if not isinstance(value, ast.Name) or value.id not in names or frame.f_code.co_name == "forward":
+            if frame.f_code.co_filename.startswith(_TRACED):
+                return "training=True was recorded when the graph was traced"
             return None  # True on purpose, or a choice of the user's own
         # A function of the user's that hands its own argument on: then its caller decides, or its default.
         wanted, position, callee = (

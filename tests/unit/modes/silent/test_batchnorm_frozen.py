@@ -272,3 +272,14 @@ def test_no_module_is_held_alive() -> None:
         gc.collect()
         assert gone() is None
     assert guard.findings
+
+
+def test_of_many_each_is_looked_at_in_turn() -> None:
+    """At a step only some are, so that a step of a large model costs no more."""
+    net = nn.Sequential(*(nn.BatchNorm1d(4) for _ in range(30)))
+    with modes.guard(net, on_violation="collect") as guard:
+        steps(net, 1)
+        net[20].requires_grad_(False)
+        steps(net, 6)
+    (finding,) = only(guard.findings)
+    assert finding.where == "20"

@@ -225,3 +225,16 @@ def test_random_numbers_and_results_are_those_without_a_guard() -> None:
     torch.manual_seed(1)
     with modes.guard(net, on_violation="collect"):
         assert torch.equal(net(torch.ones(5, 4)), bare)
+
+
+def test_what_a_tracer_recorded_is_not_on_purpose() -> None:
+    """C97's kind: torch.fx writes training=True into the graph, whatever the mode is later."""
+    traced = torch.fx.symbolic_trace(Told())
+    assert "training = True" in traced.code
+    (seen,) = found(traced)
+    assert seen.endswith("training=True was recorded when the graph was traced")
+
+
+class Told(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(x, 0.5, self.training)
