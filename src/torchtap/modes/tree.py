@@ -201,7 +201,7 @@ _LABEL = 7  # "cause" and its like, and two blanks
 _WIDE = 100
 """Columns of a terminal from which on there is room for one more column."""
 _NARROWEST = 24
-"""Columns that wrapped text is given at least, however narrow the terminal is."""
+"""Columns that wrapped text is given at least, on a terminal of usual width."""
 
 
 def _widths(rows: list[list[str]], width: int) -> list[int]:
@@ -209,10 +209,11 @@ def _widths(rows: list[list[str]], width: int) -> list[int]:
     longest = [max(_cells(cell) for cell in column) for column in zip(*rows, strict=True)]
     longest[0] = 1
     if "set by" in rows[0]:
-        longest[3] = min(longest[3], _NARROWEST)
+        longest[3] = min(longest[3], width // 4)
     left = width - longest[0] - sum(longest[2:-1]) - 2 * (len(longest) - 1)
-    longest[1] = min(longest[1], max(left - _NARROWEST, _NARROWEST))
-    longest[-1] = min(longest[-1], max(left - longest[1], _NARROWEST))
+    least = min(_NARROWEST, width // 4)
+    longest[1] = min(longest[1], max(left - least, least))
+    longest[-1] = min(longest[-1], max(left - longest[1], least))
     return longest
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from torchtap.modes import kinds
 from torchtap.modes.kinds import what_mode_changes
 
 IMAGE = (4, 3, 5, 5)
@@ -85,3 +86,75 @@ def test_a_class_whose_forward_reads_its_mode_is_noticed() -> None:
 
 def test_lazy_modules_can_be_asked_before_they_know_their_size() -> None:
     assert "batch statistics" in what_mode_changes(nn.LazyBatchNorm1d())
+
+
+def all_below(cls: type[nn.Module]) -> set[type[nn.Module]]:
+    return {cls}.union(*(all_below(each) for each in cls.__subclasses__()))
+
+
+OF_TORCH = [each for each in all_below(nn.Module) if each.__module__.startswith("torch.nn.modules")]
+
+
+@pytest.mark.parametrize("cls", sorted(OF_TORCH, key=str), ids=lambda each: each.__name__)
+def test_the_table_has_every_class_of_torch_nn_that_reads_its_mode(cls: type[nn.Module]) -> None:
+    """By the names in the bytecode of their methods, in whatever release of PyTorch this runs on."""
+    own = [each for name, each in vars(cls).items() if name not in ("train", "eval", "__init__")]
+    codes = [each.__code__ for each in own if hasattr(each, "__code__")]
+    if any("training" in code.co_names for code in codes) and cls is not nn.Module:
+        assert issubclass(cls, kinds._IN_TABLE)
+
+
+def test_spectral_norm_moves_its_vectors_in_train_mode() -> None:
+    old = nn.utils.spectral_norm(nn.Linear(3, 3))
+    new = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3))
+    assert what_mode_changes(old) == kinds.SPECTRAL_NORM
+    assert [each for each in map(what_mode_changes, new.modules()) if each] == [
+        "its forward reads self.training"
+    ]
+    for module in (old, new):
+        module.eval()
+        x, before = torch.ones(2, 3), [buffer.clone() for buffer in module.buffers()]
+        module(x)
+        assert all(map(torch.equal, module.buffers(), before))
+        module.train()
+        module(x)
+        assert not all(map(torch.equal, module.buffers(), before))
+
+
+def test_quantised_modules_do_in_both_modes_what_eval_does() -> None:
+    from torch.ao.nn import quantized
+
+    for module in (quantized.Dropout(0.5), quantized.BatchNorm2d(3)):
+        assert what_mode_changes(module) == ""
+
+
+def test_a_method_that_forward_calls_is_read_too() -> None:
+    class Own(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.step(x)
+
+        def step(self, x: Tensor) -> Tensor:
+            return x if self.training else -x
+
+    class Inherits(Own):
+        pass
+
+    assert what_mode_changes(Inherits()) == "its forward reads self.training"
+
+
+def test_a_subclass_with_a_forward_of_its_own_is_read_where_the_table_says_nothing() -> None:
+    class Always(nn.Dropout):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if self.training else -x
+
+    assert what_mode_changes(Always(0.0)) == "its forward reads self.training"
+    assert what_mode_changes(nn.Dropout(0.0)) == ""
+
+
+@pytest.mark.parametrize("p", [None, "0.5"])
+def test_what_cannot_be_read_is_said_and_never_raises(p: object) -> None:
+    module = nn.Dropout()
+    module.p = p  # type: ignore[assignment]
+    assert what_mode_changes(module) == f"cannot be read: p={p!r}"
+    del module.p
+    assert what_mode_changes(module) == "cannot be read: an attribute of its class is missing"

@@ -7,6 +7,7 @@ from io import StringIO
 
 import pytest
 import torch
+from rich.cells import cell_len
 from torch import nn
 
 from torchtap import modes
@@ -205,3 +206,130 @@ def test_dict_is_json_and_complete() -> None:
 def test_what_is_no_module_is_one_clear_error() -> None:
     with pytest.raises(TypeError, match=r"^describe\(\) takes an nn.Module, got dict$"):
         modes.describe({})  # type: ignore[arg-type]
+
+
+class HalfMade(nn.Module):
+    """Forgets super().__init__()."""
+
+    def __init__(self) -> None:
+        self.scale = 2.0
+
+
+def test_a_module_that_is_half_made_is_told_and_does_not_raise() -> None:
+    with pytest.raises(AttributeError):
+        str(HalfMade())  # as print(model) does
+    tree = modes.describe(nn.Sequential(nn.Linear(2, 2), HalfMade()))
+    assert found(tree) == [("error", "module.unreadable", "1")]
+    row = tree.root.children[1]
+    assert (row.training, row.mode, row.requires_grad, row.changes) == (None, "?", "-", "")
+    assert json.loads(json.dumps(tree.to_dict()))["root"]["children"][1]["training"] is None
+    assert found(modes.describe(HalfMade())) == [("error", "module.unreadable", "")]
+
+
+def test_a_dropout_without_a_number_is_told_and_does_not_raise() -> None:
+    net = nn.Sequential(nn.Dropout(), nn.Dropout(0.0))
+    net[0].p = None  # type: ignore[assignment]
+    (finding,) = modes.describe(net).findings
+    assert (finding.id, finding.seen) == ("module.unreadable", "Dropout cannot be read: p=None")
+    del net[0].p
+    assert found(modes.describe(net)) == [("error", "module.unreadable", "0")]
+
+
+def test_a_module_that_is_not_hashable_does_not_raise() -> None:
+    class Equal(nn.Module):
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Equal)
+
+        __hash__ = None  # type: ignore[assignment]
+
+    tree = modes.describe(nn.Sequential(Equal(), Equal()))
+    assert [child.same_as for child in tree.root.children] == [None, None]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_compiled_and_captured_modules_are_described() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).eval()
+    for made in (
+        torch.jit.script(net),
+        torch.jit.trace(net, torch.ones(1, 2)),  # type: ignore[no-untyped-call]
+        torch.fx.symbolic_trace(net),
+        torch.compile(net, backend="eager"),
+        nn.DataParallel(net),
+        torch.export.export(net, (torch.ones(1, 2),)).module(),
+    ):
+        tree = modes.describe(made)  # type: ignore[arg-type]
+        assert tree.root.class_name == type(made).__name__
+        assert {each.severity for each in tree.findings} <= {Severity.INFO}
+
+
+def test_who_set_the_mode_is_shown_while_somebody_watches() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout()), nn.ReLU())
+    assert "set by" not in str(modes.describe(net))
+    with modes.guard(net, on_violation="collect"):
+        net[1].eval()
+        net[2].training = False
+        tree = modes.describe(net)
+    line = test_who_set_the_mode_is_shown_while_somebody_watches.__code__.co_firstlineno + 4
+    told = {module.path: module.set_by for _, module in tree.root.walk()}
+    assert (told[""], told["0"]) == (None, None)
+    assert told["1"] == told["1.0"]
+    assert told["1"] is not None
+    assert told["1"].startswith("eval() at ")
+    assert told["1"].endswith(f"test_tree.py:{line}")
+    assert told["2"] is not None
+    assert told["2"].startswith("training = at ")
+    lines = [line for line, _ in tree.lines(120)]
+    assert "set by" in lines[0]
+    assert next(line for line in lines if '"' in line).split()[:2] == ["0:", "Dropout"]  # as its parent
+    assert tree.to_dict()["root"]["children"][1]["set_by"] == told["1"]
+    assert "set by" in tree._repr_html_()
+    narrow = "\n".join(line for line, _ in tree.lines(80))
+    assert "set by" not in narrow.split("\n")[0]
+    assert "set by eval() at" in " ".join(narrow.split())
+    assert "set by" not in str(modes.describe(net))  # nobody watches any more
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    net = nn.Sequential(
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 1), Captioner()
+    )
+    net.kept = [nn.Dropout()]  # type: ignore[assignment]
+    net.get_submodule("1.decoder.rnn").eval()
+    net.add_module("名前", nn.Linear(1, 1))
+    lines = [line for line, _ in modes.describe(net).lines(width)]
+    assert max(map(cell_len, lines)) <= width
+    told = "".join("".join(lines).split())
+    for name in ("NonDynamicallyQuantizableLinear", "名前:Linear", "BatchNorm2d"):
+        assert name in told.replace("-", "") or width < 100
+
+
+def test_what_other_rules_find_is_marked_too() -> None:
+    class Loop(nn.Module):
+        def train(self, loader: object, epochs: int) -> None:  # type: ignore[override]
+            pass
+
+    net = nn.Sequential(Loop(), nn.Linear(2, 2))
+    net[1].kept = [nn.Dropout()]  # type: ignore[assignment]
+    tree = modes.describe(net)
+    assert found(tree) == [("warn", "module.train_overridden", "0"), ("warn", "module.unregistered", "1")]
+    assert [line[0] for line, _ in tree.lines() if line.startswith("!")] == ["!", "!"]
+
+
+def test_a_thousand_modules_are_each_looked_at_once() -> None:
+    """No time is measured here; each module being asked once is what keeps it fast."""
+    asked = 0
+
+    class Counting(nn.Module):
+        def __getattribute__(self, name: str) -> object:
+            nonlocal asked
+            asked += name == "training"
+            return super().__getattribute__(name)
+
+    deep: nn.Module = Counting()
+    for _ in range(50):
+        deep = nn.Sequential(deep, *(Counting() for _ in range(20)))
+    asked = 0
+    tree = modes.describe(deep)
+    assert sum(1 for _ in tree.root.walk()) == 50 * 21 + 1
+    assert asked <= 4 * 1001
