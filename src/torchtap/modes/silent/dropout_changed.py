@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
@@ -11,7 +12,7 @@ from torch.optim import Optimizer
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Stack, stack_from
-from torchtap.modes._observer import OBSERVER, ModeChange, Setter
+from torchtap.modes._observer import OBSERVER, ModeChange, Ran, Setter
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._matters import told
 from torchtap.modes.silent._rule import Rule
@@ -31,10 +32,12 @@ class DropoutChanged(Rule):
         self._known = ByModule[dict[str, float]]()
         self._version = -1
         self._evaluation: Setter | None = None  # the last eval() since the last step
+        self._ran_eval = False  # a dropout has dropped nothing, and no gradients were recorded
 
     def entered(self) -> None:
         self._version = OBSERVER.version
         self._evaluation = None
+        self._ran_eval = False
         for model in self.watched.models:
             for module in model.modules():
                 if numbers := _probabilities(module):
@@ -45,23 +48,29 @@ class DropoutChanged(Rule):
         if not setter.training and setter is not self._evaluation and self.watched.path(module) is not None:
             self._evaluation = setter
 
+    def ran(self, what: Ran) -> None:
+        if not what.active and not self._ran_eval and not torch.is_grad_enabled():
+            self._ran_eval = True
+
     def stepped(self, optimizer: Optimizer) -> None:
-        if self._version == OBSERVER.version:
+        if self._version == OBSERVER.version and not self._ran_eval:
             return
         models = trained_by(self.watched, optimizer)
         if not models:
             return
         self._version = OBSERVER.version
         for model in self.watched.models:
-            if self._evaluation is not None:
-                self._judge(model, self._evaluation, stack_from(sys._getframe(1)))
+            if self._evaluation is not None or self._ran_eval:
+                self._judge(model, stack_from(sys._getframe(1)))
         for module, numbers in self._known.items():
             for name in numbers:
                 now = vars(module).get(name)
                 numbers[name] = float(now) if isinstance(now, (int, float)) else 0.0
         self._evaluation = None
+        self._ran_eval = False
 
-    def _judge(self, model: nn.Module, evaluation: Setter, stack: Stack) -> None:
+    def _judge(self, model: nn.Module, stack: Stack) -> None:
+        before_it = told(self._evaluation) if self._evaluation is not None else "the last evaluation"
         for module in model.modules():
             before = self._known.get(module) or {}
             off = {name: p for name, p in before.items() if p > 0 and vars(module).get(name) == 0}
@@ -73,7 +82,7 @@ class DropoutChanged(Rule):
                     id="mode.dropout_changed",
                     severity=Severity.WARN,
                     where=self.watched.path(module) or "",
-                    seen=f"{name} is 0 at the training step at {stack.here}, and was {p:g} before {told(evaluation)}",
+                    seen=f"{name} is 0 at the training step at {stack.here}, and was {p:g} before {before_it}",
                     cause=f"the evaluation wrote {name} = 0; train() does not bring it back",
                     remedy=f"leave {name} alone and let the mode decide: F.dropout(x, self.{name}, self.training)",
                 )

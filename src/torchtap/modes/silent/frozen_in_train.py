@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from collections.abc import Callable
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
+from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import stack_from
 from torchtap.modes._observer import OBSERVER
@@ -20,26 +23,48 @@ from torchtap.modes.silent._training import trained_by
 class FrozenInTrain(Rule):
     """`mode.frozen_in_train`.
 
-    A guarded model of its own, such as a teacher, all of whose parameters are frozen, was put in train mode by a
-    train() that was watched, and another guarded model trains. Set on that model alone, by a line that sets no other
-    one, it is on purpose.
+    A guarded model of its own, such as a teacher, does not train while another one does, and a line that sets several
+    models has put it in train mode. It does not train: all its parameters are frozen; or it came in eval mode, and no
+    optimizer that has stepped until the second step holds it. Set by a line of its own, it is on purpose.
     """
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._version = -1
+        self._forget()
+
+    def _forget(self) -> None:
+        self._version = OBSERVER.version
+        self._again: weakref.ref[Optimizer] | None = None
+        """The first optimizer that stepped since the modes changed: at its next step all have."""
+        self._train = ByModule[bool]()
+        self._came_in_eval = ByModule[bool]()
 
     def entered(self) -> None:
-        self._version = OBSERVER.version
+        self._forget()
+        for model in self.watched.models:
+            self._came_in_eval[model] = not model.training
 
     def stepped(self, optimizer: Optimizer) -> None:
-        if self._version == OBSERVER.version or not trained_by(self.watched, optimizer):
+        if self._version == OBSERVER.version and self._again is None:
             return
-        self._version = OBSERVER.version
+        trained = trained_by(self.watched, optimizer)
+        if not trained:
+            return
+        for model in trained:
+            self._train[model] = True
+        if self._version != OBSERVER.version:
+            self._version = OBSERVER.version
+            self._again = weakref.ref(optimizer)
+            self._judge(_frozen)
+        elif self._again is not None and self._again() in (optimizer, None):
+            self._again = None
+            self._judge(lambda model: bool(self._came_in_eval.get(model)) and model not in self._train)
+
+    def _judge(self, idle: Callable[[nn.Module], bool]) -> None:
         models = self.watched.models
         lines = [_line(each) for each in models]
         for model, line in zip(models, lines, strict=True):
-            if line is not None and lines.count(line) > 1 and model.training and _frozen(model):
+            if line is not None and lines.count(line) > 1 and model.training and idle(model):
                 self._report(model)
 
     def _report(self, model: nn.Module) -> None:
@@ -47,7 +72,7 @@ class FrozenInTrain(Rule):
         norms = [each for each in active if isinstance(each, _BatchNorm)]
         if not active:
             return
-        moving = "; running statistics move though the parameters are frozen" if norms else ""
+        moving = "; running statistics move" if norms else ""
         here = stack_from(sys._getframe(1)).here
         self.watched.report(
             Finding(
@@ -55,7 +80,7 @@ class FrozenInTrain(Rule):
                 severity=Severity.WARN,
                 where=self.watched.path(model) or "",
                 seen=f"{counted(active)} in train mode at the training step at {here}{moving}",
-                cause=f"{told(OBSERVER.last_change[model].setter)} sets this model too, which is frozen",
+                cause=f"{told(OBSERVER.last_change[model].setter)} sets this model too, which does not train",
                 remedy="eval() on this model after it, or leave it out there",
             )
         )

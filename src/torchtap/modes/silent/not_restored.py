@@ -19,6 +19,7 @@ from torchtap.modes._frames import Place, stack_from
 from torchtap.modes._graph import nodes
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall
 from torchtap.modes._watched import Watched
+from torchtap.modes.silent._callers import callers
 from torchtap.modes.silent._matters import SEEN_TO_RUN, counted, mode_matters, together, told
 from torchtap.modes.silent._rule import Rule
 from torchtap.modes.silent._training import frozen_parts, parameter_ids, trainable_ids, trained_by
@@ -62,8 +63,11 @@ class NotRestored(Rule):
         self._trained_here = False
         self._entry = ByModule[bool]()
         self._entered_at: Place | None = None
-        # Serial numbers of the last forward in eval mode, without gradients and with them.
-        self._evaluated = self._ran_eval = 0
+        self._ran_eval = 0
+        """Serial number of the last forward in eval mode, with gradients."""
+        self._evaluated = ByModule[int]()
+        """And of each module's without, since the modes changed."""
+        self._version = -1  # of the modes at the last step
         self._seen_to_run = False
         """Whether forwards are seen at all. They are not in code that torch.compile has made."""
 
@@ -81,22 +85,23 @@ class NotRestored(Rule):
             self._seen_to_run = True
         elif torch.is_grad_enabled():
             self._ran_eval = what.serial
-        else:
-            self._evaluated = what.serial
+        elif self._version != OBSERVER.version:
+            for module in callers(what, self.watched):
+                self._evaluated[module] = what.serial
 
     def ran_rnn(self, call: RnnCall, outputs: Sequence[Tensor]) -> None:  # noqa: ARG002
         if call.training:
             self._seen_to_run = True
         elif torch.is_grad_enabled():
             self._ran_eval = call.serial
-        else:
-            self._evaluated = call.serial
+        elif call.module is not None and (module := call.module()) is not None:
+            self._evaluated[module] = call.serial
 
     def stepped(self, optimizer: Optimizer) -> None:
         self._optimized = True
         if self._judged.get(optimizer) == OBSERVER.version:
             return
-        self._judged[optimizer] = OBSERVER.version
+        self._judged[optimizer] = self._version = OBSERVER.version
         for model in trained_by(self.watched, optimizer):
             self._trained_here = True
             if not self._judge(model, partial(parameter_ids, optimizer)):
@@ -140,7 +145,9 @@ class NotRestored(Rule):
             self._judge_never_trained(model, ids())
         for part in found:
             whole = _whole(part, model)
-            evaluated = part.change is None or self._evaluated > part.change.setter.serial
+            evaluated = part.change is None or any(
+                (self._evaluated.get(each) or 0) > part.change.setter.serial for each in part.modules
+            )
             if whole and (evaluated or not first):
                 self._report(model, part)
             elif whole:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from types import FrameType
 
 import torch
@@ -27,17 +27,6 @@ DRY_RUN = 8
 """So many forwards without gradients before the first training step are taken to be a try: shapes, lazy modules."""
 
 
-@dataclass(slots=True)
-class _Steps:
-    """A model's training steps."""
-
-    model: weakref.ref[nn.Module]
-    last: int = 0
-    """Serial number of the last; 0: none yet."""
-    reported: bool = False
-    """Whether something was said of this model since then."""
-
-
 class TrainInEvaluation(Rule):
     """`mode.train_in_evaluation`; `mode.apart` where another guarded model was put in eval mode for that evaluation.
 
@@ -47,6 +36,8 @@ class TrainInEvaluation(Rule):
     functions called with a constant.
 
     A few forwards before the first training step may be a dry run. They count if no training follows inside the guard.
+
+    One more is found with gradients: train() after eval(), a forward, and never a backward before the next eval().
     """
 
     def __init__(self, watched: Watched) -> None:
@@ -56,9 +47,11 @@ class TrainInEvaluation(Rule):
     def _forget(self) -> None:
         # Serial numbers, of the last event of each sort.
         self._entered = next_serial()
-        self._steps: dict[int, _Steps] = {id(root): _Steps(weakref.ref(root)) for root in self.watched.models}
-        self._known: tuple[weakref.ref[Optimizer] | None, int, list[_Steps]] = (None, 0, [])
-        """The optimizer that stepped last, its number of groups, and whose steps they are."""
+        self._stepped = 0
+        self._reported = ByModule[int]()
+        """Models of which something was said, and after which step."""
+        self._known: tuple[weakref.ref[Optimizer] | None, int, bool] = (None, 0, False)
+        """The optimizer that stepped last, its number of groups, and whether it trains a guarded model."""
         self._evals = ByModule[int]()
         self._ran_eval = 0
         self._evaluated_before = ByModule[bool]()
@@ -67,6 +60,10 @@ class TrainInEvaluation(Rule):
         self._dry = ByModule[tuple[int, Finding]]()
         """How often a module ran before the first step, and what is to be said of it then."""
         self._optimized = False
+        self._back_in_train = False
+        """Whether a train() came after an eval(), and no backward since."""
+        self._unspent: tuple[weakref.ref[nn.Module], Stack, int] | None = None
+        """The first call in train mode since then: a module, where, and the last step before it."""
 
     def entered(self) -> None:
         self._forget()
@@ -74,39 +71,40 @@ class TrainInEvaluation(Rule):
     def left(self) -> None:
         for root in self.watched.models:
             waiting = [dry for module, dry in self._dry.items() if self._root(module) is root]
-            if waiting and not self._of(root).last:
+            if waiting and not self._stepped:
                 self.watched.report(waiting[0][1])
+        if sys.exc_info()[0] is None:  # else the backward may have been on its way
+            self._report_unspent()
 
     def changed(self, module: nn.Module, change: ModeChange) -> None:
         if not change.setter.training:
             self._evals[module] = change.setter.serial
+            if self._unspent is not None and change.before:
+                self._report_unspent()
         else:
+            self._back_in_train = self._back_in_train or (self._evals.get(module) or 0) > self._stepped
             self._evaluated_before[module] = self._ran_eval > (self._evals.get(module) or self._ran_eval)
 
     def stepped(self, optimizer: Optimizer) -> None:
         self._optimized = True
-        known, groups, trained = self._known
+        known, groups, trains = self._known
         if known is None or known() is not optimizer or groups != len(optimizer.param_groups):
-            trained = [self._of(root) for root in trained_by(self.watched, optimizer)]
-            self._known = weakref.ref(optimizer), len(optimizer.param_groups), trained
-        serial = next_serial()
-        for steps in trained:
-            steps.last = serial
-            steps.reported = False
+            trains = bool(trained_by(self.watched, optimizer))
+            self._known = weakref.ref(optimizer), len(optimizer.param_groups), trains
+        if trains:
+            self._stepped = next_serial()
 
     def backward(self, run: Backward) -> AbstractContextManager[object]:
-        if not self._optimized and not run.inputs:
-            for root in self.watched.models:
-                if root.training:
-                    self._of(root).last = next_serial()
-                    self._of(root).reported = False
+        self._unspent = None
+        self._back_in_train = False
+        if not self._optimized and not run.inputs and any(root.training for root in self.watched.models):
+            self._stepped = next_serial()
         return nullcontext()
-
-    def _of(self, root: nn.Module) -> _Steps:
-        return self._steps.setdefault(id(root), _Steps(weakref.ref(root)))
 
     def ran(self, what: Ran) -> None:
         if torch.is_grad_enabled():
+            if self._back_in_train and what.active:
+                self._note_unspent(what)
             return
         if not what.active:
             self._ran_eval = what.serial
@@ -130,25 +128,38 @@ class TrainInEvaluation(Rule):
         root = self._root(module)
         if root is None or not root.training or not module.training:
             return
-        steps = self._of(root)
-        if steps.reported:
+        since = max(self._stepped, self._entered)
+        if self._reported.get(root) == since:
             return
-        since = max(steps.last, self._entered)
         if frame is not None and part_of_training(frame):
             return
         stack = stack or stack_from(frame)
         if self._on_purpose(module, since, stack):
             return
         apart = self._in_eval_apart_from(root, since)
-        if steps.last or apart is not None:
-            steps.reported = True
+        if self._stepped or apart is not None:
+            self._reported[root] = since
             self.watched.report(self._finding(root, module, since, stack, apart))
             return
         count, finding = self._dry.get(module) or (0, self._finding(root, module, since, stack, None))
         self._dry[module] = count + 1, finding
         if count + 1 == DRY_RUN:
-            steps.reported = True
+            self._reported[root] = since
             self.watched.report(finding)
+
+    def _note_unspent(self, what: Ran) -> None:
+        self._back_in_train = False
+        for module in callers(what, self.watched):
+            root = self._root(module)
+            if root is not None and root.training and not part_of_training(what.frame):
+                self._unspent = weakref.ref(module), stack_from(what.frame), max(self._stepped, self._entered)
+
+    def _report_unspent(self) -> None:
+        unspent, self._unspent = self._unspent, None
+        module = unspent[0]() if unspent is not None else None
+        root = self._root(module) if module is not None else None
+        if unspent is not None and module is not None and root is not None:
+            self.watched.report(self._finding(root, module, unspent[2], unspent[1], None, graph=True))
 
     def _root(self, module: nn.Module) -> nn.Module | None:
         known = self._roots.get(module)
@@ -185,11 +196,12 @@ class TrainInEvaluation(Rule):
         since: int,
         stack: Stack,
         apart: tuple[nn.Module, Setter] | None,
+        graph: bool = False,
     ) -> Finding:
         active = [
             each
             for each in root.modules()
-            if each.training
+            if (each.training or graph)
             and mode_matters(each)
             and (not isinstance(each, nn.RNNBase) or each.dropout > 0)
             and (not isinstance(module, SEEN_TO_RUN) or isinstance(each, SEEN_TO_RUN))
@@ -197,7 +209,8 @@ class TrainInEvaluation(Rule):
         norms = [each for each in active if isinstance(each, _BatchNorm)]
         moving = f"; the running statistics of {counted(norms)} move" if norms else ""
         where = self.watched.path(together(root, active)) or ""
-        seen = f"{counted(active)} in train mode in the forward without gradients at {stack.caller}{moving}"
+        without = "without any backward" if graph else "without gradients"
+        seen = f"{counted(active)} in train mode in the forward {without} at {stack.caller}{moving}"
         if apart is not None:
             other, setter = apart
             return Finding(
@@ -223,6 +236,8 @@ class TrainInEvaluation(Rule):
         change = OBSERVER.last_change.get(module)
         if change is None:
             return "no eval() since the guard was entered; torch.no_grad() changes no mode"
+        if not change.setter.training:
+            return "after eval(), train() put it back in train mode before this forward, and no backward followed it"
         set_by = told(change.setter)
         if (self._evals.get(module) or 0) > since:
             return f"after eval(), {set_by} put it back in train mode before this forward"

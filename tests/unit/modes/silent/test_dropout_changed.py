@@ -68,3 +68,17 @@ def test_a_schedule_and_a_fix_that_restores_are_well():
             with modes.differentiable_eval(rnn):
                 pass
     assert found(guard) == []
+
+
+def test_an_evaluation_that_writes_it_in_place_of_eval():
+    net = Net()
+    optimizer = sgd(net)
+    with watch(net) as guard:
+        for epoch in range(2):
+            step(net, optimizer)
+            if epoch == 0:
+                set_p(net, 0.0)
+                with torch.no_grad():
+                    net.head(torch.ones(2, 8))
+    assert found(guard) == [("mode.dropout_changed", "head.0")]
+    assert "before the last evaluation" in guard.findings[0].seen

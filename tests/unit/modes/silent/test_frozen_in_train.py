@@ -64,6 +64,32 @@ def test_c65_train_on_every_net_of_a_dict_reaches_the_frozen_one():
     assert ("mode.frozen_in_train", "Decoder") in found(guard)
 
 
+def test_a_net_that_came_in_eval_mode_and_no_optimizer_holds():
+    """Its parameters ask for gradients, as those of a loaded net do."""
+    nets = [Net(), Decoder().eval()]
+    optimizer = sgd(nets[0])
+    with watch(*nets) as guard:
+        for each in nets:
+            each.train()
+        for _ in range(2):
+            optimizer.zero_grad()
+            (nets[0](X) + nets[1](X)).sum().backward()
+            optimizer.step()
+    assert ("mode.frozen_in_train", "Decoder") in found(guard)
+
+
+def test_nets_with_an_optimizer_each_are_well():
+    nets = [Net().eval(), Decoder().eval()]
+    optimizers = [sgd(each) for each in nets]
+    with watch(*nets) as guard:
+        for _ in range(3):
+            for each in nets:
+                each.train()
+            for net, optimizer in zip(nets, optimizers, strict=True):
+                step(net, optimizer)
+    assert found(guard) == []
+
+
 def test_a_frozen_net_that_is_left_in_eval_mode_is_well():
     student, teacher = Net(), Decoder().requires_grad_(False).eval()
     optimizer = sgd(student)

@@ -641,6 +641,39 @@ def closure_of_lbfgs() -> modes.Guard:
     return guard
 
 
+@innocent
+def batch_norm_frozen_late_beside_a_teacher() -> modes.Guard:
+    """Whose forward without gradients is no evaluation of the model."""
+    net, teacher = Net(), Net().eval()
+    optimizer = sgd(net)
+    with watch(net) as guard:
+        for epoch in range(3):
+            net.train()
+            if epoch > 0:
+                net.encoder[1].eval()
+            forward_only(teacher)
+            step(net, optimizer)
+    return guard
+
+
+@innocent
+def compiled() -> modes.Guard:
+    """By the eager backend: what torch.compile puts around a model does not matter."""
+    net = Net()
+    fast: Any = torch.compile(net, backend="eager")
+    optimizer = sgd(net)
+    with watch(net) as guard:
+        for _ in range(2):
+            fast.train()
+            optimizer.zero_grad()
+            fast(X).sum().backward()
+            optimizer.step()
+            fast.eval()
+            with torch.no_grad():
+                fast(X)
+    return guard
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_it_yields_no_finding(program: Program):
     """Not even an information."""

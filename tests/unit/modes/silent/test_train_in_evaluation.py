@@ -197,3 +197,37 @@ def test_c59_train_of_the_policy_reaches_its_target_net():
             (policy.critic(X) - wanted).sum().backward()
             optimizer.step()
     assert found(guard) == FOUND or found(guard) == [("mode.train_in_evaluation", "target")]
+
+
+def test_c88_a_teacher_of_its_own_put_in_train_mode_with_the_student():
+    """train() once an epoch is no wish for the forwards of all its steps."""
+    student, teacher = nn.Linear(4, 1), Net()
+    optimizer = sgd(student)
+    with watch(student, teacher) as guard:
+        student.train()
+        teacher.train()
+        for _ in range(2):
+            validate(teacher)
+            step(student, optimizer)
+    assert found(guard) == [("mode.train_in_evaluation", "Net")]
+
+
+def test_c56_validation_in_train_mode_with_a_graph_that_nobody_uses():
+    """For the losses that a detector gives in train mode only."""
+
+    class Detector(Net):
+        def validation_step(self) -> torch.Tensor:
+            self.train(True)  # c56
+            loss = self(X).sum()
+            self.train(False)
+            return loss  # type: ignore[no-any-return]
+
+    net = Detector()
+    with watch(net) as guard:
+        step(net, sgd(net))
+        net.eval()
+        net.validation_step()
+        net.train()
+    assert found(guard) == FOUND
+    assert "without any backward" in guard.findings[0].seen
+    assert line_of("# c56", __file__) in guard.findings[0].cause
