@@ -78,7 +78,8 @@ def _edge(each: Tensor | GradientEdge) -> GradientEdge:
 def is_freed(node: Any) -> bool:
     """Whether a backward has run through this node and freed it; False also where that cannot be told.
 
-    Looks only where the answer costs nothing: unpacking what a node has saved could run a user's hooks.
+    Looks only where the answer costs nothing: unpacking what a node has saved could run a user's hooks. In torch 2.9
+    only cuDNN's own nodes answer so.
     """
     kept = _ALWAYS_SAVED.get(node.name().rstrip("0123456789"))
     if kept is None:

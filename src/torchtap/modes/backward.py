@@ -107,7 +107,8 @@ def check_backward(
     that are in eval mode now are findings too.
 
     Raises `TypeError` for what is no tensor or no `nn.Module`, `ValueError` for a loss or inputs without a graph, and
-    for a graph that backward has freed (where that can be seen without touching it).
+    for a graph that backward has freed, where that can be seen without touching it (cuDNN's RNNs always; tanh, softmax
+    and their like since torch 2.10 or later).
 
     >>> rnn, x = nn.LSTM(4, 3), torch.zeros(5, 2, 4)  # steps, batch, features
     >>> report = check_backward(rnn.eval()(x)[0].sum(), rnn)

@@ -463,7 +463,7 @@ def test_traced_exported_and_meta_modules() -> None:
     assert (
         check_backward(meta(torch.empty(5, 2, 4, device="meta"))[0].sum(), meta).findings[0].raises is False
     )
-    program: Any = torch.export.export(nn.GRU(4, 3).eval(), (x(),))
+    program: Any = torch.export.export(nn.Sequential(nn.GRU(4, 3)).eval(), (x(),))
     assert not check_backward(program.module()(x())[0].sum(), program.module())
 
 
@@ -529,7 +529,6 @@ BAD: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
         ValueError,
         "no parameter of the model requires a gradient",
     ),
-    ("freed", lambda: check(freed()), ValueError, "has run through this graph already and freed it"),
     ("freed cudnn", lambda: check(freed_cudnn()), ValueError, "has run through this graph already"),
     (
         "class",
@@ -551,6 +550,13 @@ BAD: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
         "number 0 does not require a gradient",
     ),
 ]
+
+
+# torch 2.9 does not tell of a single saved tensor whether it is freed.
+if hasattr(torch._C._autograd.SavedTensor, "data"):
+    BAD.append(
+        ("freed", lambda: check(freed()), ValueError, "has run through this graph already and freed it")
+    )
 
 
 @pytest.mark.parametrize(("call", "kind", "text"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
