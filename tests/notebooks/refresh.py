@@ -53,15 +53,16 @@ def executed(path: Path, timeout_s: int = 300) -> Iterator[NotebookClient]:
 
 def cleaned(notebook: nbformat.NotebookNode) -> str:
     """The notebook as text, without what differs from run to run."""
+    widgets = notebook.metadata.get("widgets", {})
     notebook.metadata = {
         "kernelspec": KERNEL,
         "language_info": {"name": "python"},
-        "widgets": notebook.metadata.get("widgets", {}),
+        **({"widgets": widgets} if widgets else {}),  # nbconvert fails on an empty one
     }
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
     text = _written(notebook)
-    made = [widget for kind in notebook.metadata["widgets"].values() for widget in kind["state"]]
+    made = [widget for kind in widgets.values() for widget in kind["state"]]
     for number, widget in enumerate(made):  # random ids become numbers, in the order of making
         text = text.replace(widget, f"{number:032x}")
     return _written(nbformat.reads(text, as_version=4))  # type: ignore[no-untyped-call]  # sorts by the new ids

@@ -13,6 +13,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbconvert import HTMLExporter
 
 from tests.notebooks.refresh import ROOT, all_notebooks, cleaned, executed
 
@@ -128,6 +129,13 @@ def test_committed_file_is_as_refresh_writes_it(fresh: tuple[Path, NotebookClien
     assert text == cleaned(committed(path))
     assert not re.search(r"/(root|home|Users|tmp)/|iopub\.|shell\.execute", text)
     assert str(ROOT) not in text
+
+
+@pytest.mark.parametrize("path", all_notebooks(), ids=lambda path: path.stem)
+def test_it_can_be_made_a_page(path: Path) -> None:
+    """By File, Save and Export in JupyterLab, or `jupyter nbconvert --to html`."""
+    page, _ = HTMLExporter().from_filename(str(path))  # type: ignore[no-untyped-call]
+    assert page.count("<img") == len(pictures(committed(path)))
 
 
 # --- 01-cudnn-rnn-error ---
