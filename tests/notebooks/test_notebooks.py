@@ -45,6 +45,19 @@ def code_cells(notebook: nbformat.NotebookNode, tag: str | None = None) -> list[
     return [cell for cell in cells if tag is None or tag in cell.metadata.get("tags", [])]
 
 
+def line_in(cell: Any, code: str) -> str:
+    """How findings name the line of this cell that holds the code: `In[5]:3`."""
+    (number,) = (n for n, line in enumerate(cell.source.splitlines(), start=1) if code in line)
+    if cell.source.startswith("%%script"):  # another Python reads it, without the first line
+        return f"<stdin>:{number - 1}"
+    return f"In[{cell.execution_count}]:{number}"
+
+
+def cell_of(client: NotebookClient, id: str) -> Any:
+    (cell,) = (cell for cell in code_cells(client.nb) if cell.id == id)
+    return cell
+
+
 def text_of(cell: Any, stream: str = "stdout") -> str:
     return "".join(out.text for out in cell.outputs if out.output_type == "stream" and out.name == stream)
 
@@ -152,8 +165,8 @@ def error_notebook(fresh: tuple[Path, NotebookClient]) -> NotebookClient:
 @of_01
 def test_01_shows_the_error_where_it_is_marked(error_notebook: NotebookClient) -> None:
     marked = code_cells(error_notebook.nb, "error")
-    assert len(marked) == 3
-    assert [text_of(cell).splitlines()[0] for cell in marked] == [EVAL_BACKWARD] * 3
+    assert len(marked) == 2
+    assert [text_of(cell).splitlines()[0] for cell in marked] == [EVAL_BACKWARD] * 2
 
 
 @of_01
@@ -171,8 +184,52 @@ def test_01_every_fix_trains_and_two_give_eval_outputs(error_notebook: NotebookC
     assert said.splitlines() == [
         "train() before the forward, True, False, False, True",
         "differentiable_eval, True, True, True, False",
-        "cuDNN off at the forward, True, True, True, False",
+        "without_cudnn, True, True, True, False",
         "rnn.train() only, True, False, False, False",
+    ]
+
+
+@of_01
+def test_01_foresees_the_error_and_names_the_lines(error_notebook: NotebookClient) -> None:
+    cell = cell_of(error_notebook, "foresee")
+    said = text_of(cell)
+    assert said.startswith("rnn (LSTM)")
+    assert len(said.splitlines()) == 1
+    model = cell_of(error_notebook, "model")
+    for place in (
+        line_in(model, "self.rnn(self.drop"),
+        line_in(cell, "loss = "),
+        line_in(cell, "model.eval()"),
+    ):
+        assert place in said
+    whole = text_of(cell_of(error_notebook, "foresee-all"))
+    assert line_in(cell, "model.train()") in whole
+
+
+@of_01
+def test_01_blames_the_validation_once_the_second_epoch_raises(error_notebook: NotebookClient) -> None:
+    cell = cell_of(error_notebook, "blame")
+    first, error, *why = text_of(cell).splitlines()
+    assert first == "epoch 1 done"
+    assert error == EVAL_BACKWARD
+    assert line_in(cell, "model.eval()") in why[0]
+    assert "validate()" in why[-1]
+    assert text_of(cell_of(error_notebook, "blame-mended")).count("done") == 3
+
+
+@of_01
+def test_01_says_how_each_look_alike_ends(error_notebook: NotebookClient) -> None:
+    said = in_kernel(
+        error_notebook, "print(*(end.split(' off by')[0] for end in endings.values()), sep='\\n')"
+    )
+    refused = EVAL_BACKWARD.replace("RuntimeError", "raises")
+    assert said.splitlines() == [
+        refused,
+        refused,
+        refused,
+        "raises: element 0 of tensors does not require grad and does not have a grad_fn",
+        "raises: Trying to backward through the graph a second time",
+        "no error, but outputs",
     ]
 
 
@@ -207,11 +264,94 @@ def test_01_the_control_is_saved_in_the_committed_file() -> None:
 
 @of_01
 def test_01_describe_is_text_and_html_in_a_kernel(error_notebook: NotebookClient) -> None:
-    (cell,) = (cell for cell in code_cells(error_notebook.nb) if cell.id == "describe")
-    (result,) = (out for out in cell.outputs if out.output_type == "execute_result")
+    (result,) = (
+        out for out in cell_of(error_notebook, "describe").outputs if out.output_type == "execute_result"
+    )
     assert "rnn: LSTM" in result.data["text/plain"]
     assert "\x1b" not in result.data["text/plain"]
     assert "<td" in result.data["text/html"]
+
+
+# --- 02-modes-in-practice ---
+
+
+of_02 = only("02-modes-in-practice")
+
+
+@pytest.fixture
+def practice_notebook(fresh: tuple[Path, NotebookClient]) -> NotebookClient:
+    return fresh[1]
+
+
+@of_02
+@pytest.mark.parametrize(
+    ("cell", "finding", "line"),
+    [
+        ("loop", "mode.train_in_evaluation", "careless = "),
+        ("mid", "mode.not_restored", "net.eval()"),
+        ("bn", "batchnorm.frozen_updates", "model.train()"),
+        ("ranks", "mode.ranks_differ", "net.module.eval()"),
+    ],
+)
+def test_02_each_silent_mistake_is_found(
+    practice_notebook: NotebookClient, cell: str, finding: str, line: str | None
+) -> None:
+    shown = cell_of(practice_notebook, cell)
+    said = text_of(shown)
+    assert re.findall(r"^(?:warn|info|error) +(\S+)", said, re.MULTILINE) == [finding]
+    if line is not None:
+        assert line_in(shown, line) in said
+
+
+@of_02
+def test_02_the_error_names_the_critic_and_the_line_too_late(practice_notebook: NotebookClient) -> None:
+    cell = cell_of(practice_notebook, "rl-wrong")
+    error, where, why, *_ = text_of(cell).splitlines()
+    assert error == EVAL_BACKWARD
+    assert "Critic1.rnn (LSTM)" in where
+    assert re.search(rf"{re.escape(line_in(cell, '    critic.eval()'))}\b", where)
+    assert line_in(cell, "critic.train()") in why
+
+
+@of_02
+def test_02_accumulation_stops_before_backward(practice_notebook: NotebookClient) -> None:
+    cell = cell_of(practice_notebook, "acc")
+    count, report = text_of(cell).splitlines()
+    assert count == "micro-batch 3 of 4:"
+    assert report.startswith("rnn (GRU), call 4")  # the third call was that of the sample
+    assert line_in(cell, "model.eval()") in report
+
+
+@of_02
+def test_02_the_loss_is_a_saw_where_dropout_was_off(practice_notebook: NotebookClient) -> None:
+    """As the text says: equal at first, far lower after a validation, higher after train(), worse in the end."""
+    said = in_kernel(
+        practice_notebook,
+        "halves = torch.tensor(wrong).reshape(EPOCHS, 2, -1).mean(-1)\n"
+        "usual = torch.tensor(right).reshape(EPOCHS, 2, -1).mean(-1)\n"
+        "print(bool((halves[:, 1] < 0.5 * usual[:, 1]).all()), bool((halves[1:, 0] > usual[1:, 0]).all()))\n"
+        "print(wrong_validation[0] == right_validation[0], wrong_validation[-1] > 1.05 * right_validation[-1])",
+    )
+    assert said.split() == ["True"] * 4
+
+
+@of_02
+def test_02_only_eval_mode_in_train_freezes(practice_notebook: NotebookClient) -> None:
+    said = in_kernel(
+        practice_notebook,
+        "for off, findings in frozen.values(): print(off[15] > 0, off[16] > 0, off[-1] > 50, len(findings))",
+    )
+    assert said.splitlines() == ["True True True 1", "False True True 1", "False False False 0"]
+
+
+@of_02
+def test_02_has_a_picture_where_one_tells_more(practice_notebook: NotebookClient) -> None:
+    shown = [
+        cell.id
+        for cell in code_cells(practice_notebook.nb)
+        if ("display_data", "image/png", "text/plain") in kinds_of(cell)
+    ]
+    assert shown == ["mid-picture", "sal-picture", "bn-picture"]
 
 
 # --- 05-selftest ---
@@ -258,8 +398,8 @@ def test_05_asks_with_the_columns_of_the_recording(selftest_notebook: NotebookCl
 
 @of_05
 def test_05_finds_the_slow_gpus(selftest_notebook: NotebookClient) -> None:
-    (cell,) = (cell for cell in code_cells(selftest_notebook.nb) if cell.id == "fleet")
-    assert [line.split(":")[0] for line in text_of(cell).splitlines()] == ["host2 GPU 5", "host6 GPU 1"]
+    lines = text_of(cell_of(selftest_notebook, "fleet")).splitlines()
+    assert [line.split(":")[0] for line in lines] == ["host2 GPU 5", "host6 GPU 1"]
 
 
 def test_05_its_recordings_are_those_of_the_tests() -> None:
