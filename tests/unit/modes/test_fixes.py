@@ -275,12 +275,13 @@ def test_shared_modules_are_restored_once_and_those_in_plain_lists_not_touched(f
 @every_fix
 def test_values_that_are_no_bool_come_back_as_they_were(fix: Fix) -> None:
     """`m.training = 0` is accepted silently by PyTorch; train(0) is not."""
-    net = nn.Sequential(nn.Dropout())
-    net[0].training = 0  # type: ignore[assignment]
+    net = nn.Sequential(nn.Dropout(), Merging())
+    for part in net:
+        part.training = 0  # type: ignore[assignment]
     with fix(net):
         net.train()
-    assert net[0].training == 0
-    assert type(net[0].training) is int
+    assert [part.training for part in net] == [0, 0]
+    assert {type(part.training) for part in net} == {int}
 
 
 @every_fix

@@ -45,10 +45,12 @@ def test_an_exception_leaves_it_and_goes_on() -> None:
 
 
 def test_what_fails_on_entry_is_not_entered() -> None:
-    def failing() -> Any:
+    @contextmanager
+    def failing() -> Iterator[None]:
         raise ValueError("not now")
+        yield
 
-    scope = Scope[None]("fix(...)", failing)
+    scope = Scope("fix(...)", failing)
     with pytest.raises(ValueError, match="not now"), scope:
         pass
     assert repr(scope) == "<fix(...), 0 times entered>"
