@@ -225,18 +225,23 @@ class Observer:
         for listener in self.listeners:
             listener.ran(what)
 
-    @contextmanager
-    def backward(self, run: Backward) -> Iterator[None]:
+    def backward(self, run: Backward) -> AbstractContextManager[object]:
         """Autograd runs inside."""
-        with ExitStack() as stack:
-            for listener in self.listeners:
-                stack.enter_context(listener.backward(run))
-            yield
+        listeners = self.listeners
+        return listeners[0].backward(run) if len(listeners) == 1 else _backward_for(listeners, run)
 
     def stepped(self, optimizer: Optimizer, *_: object) -> None:
         """An optimizer has stepped."""
         for listener in self.listeners:
             listener.stepped(optimizer)
+
+
+@contextmanager
+def _backward_for(listeners: Sequence[Listener], run: Backward) -> Iterator[None]:
+    with ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(listener.backward(run))
+        yield
 
 
 class _Setters(threading.local):

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from enum import Enum
 from html import escape
 from types import TracebackType
@@ -178,26 +178,17 @@ class Guard(Listener):
         for heard in self._on_step:
             heard(optimizer)
 
-    @contextmanager
-    def backward(self, run: Backward) -> Iterator[None]:
+    def backward(self, run: Backward) -> AbstractContextManager[object]:
         """Around autograd."""
-        with ExitStack() as stack:
-            for heard in self._on_backward:
-                stack.enter_context(heard(run))
-            try:
-                yield
-            except RuntimeError as error:
-                if is_refusal(error):
-                    self._explain(error, run)
-                raise
+        contexts = [context for heard in self._on_backward if type(context := heard(run)) is not nullcontext]
+        explaining = _Explaining(self, run)
+        return _all_of([*contexts, explaining]) if contexts else explaining
 
-    def _explain(self, error: RuntimeError, run: Backward) -> None:
+    def explain(self, error: RuntimeError, run: Backward) -> None:
         """Keep why cuDNN refused, and raise the error again with it, unless another guard inside has done so."""
         call = refused_call(error)
-        reached = [
-            *nodes(run.tensors, run.inputs),
-            *([] if call is None else [call]),
-        ]  # a custom Function can hide the call
+        hidden = [] if call is None else [call]  # a custom Function can hide it
+        reached = [*nodes(run.tensors, run.inputs), *hidden]
         findings = blame(reached, self._watched.models, inputs=run.inputs)
         aloud = self.on_violation is OnViolation.WARN and not is_explained(error)
         for finding in findings:
@@ -268,6 +259,33 @@ def _check_decorated(function: Any) -> None:
             f"guard(model) cannot decorate the generator {function.__name__}(), which runs in pieces: "
             "open `with modes.guard(model):` inside it, or around the loop that uses it"
         )
+
+
+class _Explaining:
+    """Around one run of autograd. A class of its own, for one runs in every step."""
+
+    __slots__ = ("_guard", "_run")
+
+    def __init__(self, guard: Guard, run: Backward) -> None:
+        self._guard = guard
+        self._run = run
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, RuntimeError) and is_refusal(error):
+            self._guard.explain(error, self._run)
+
+
+@contextmanager
+def _all_of(contexts: Sequence[AbstractContextManager[object]]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
 
 
 def _overriding(rules: Sequence[Rule], event: str) -> tuple[Callable[..., Any], ...]:
