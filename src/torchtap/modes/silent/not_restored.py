@@ -62,6 +62,8 @@ class NotRestored(Rule):
         self._optimized = False
         self._trained_here = False
         self._entry = ByModule[bool]()
+        self._had_gradients = ByModule[bool]()
+        """Of the models: a sign that they are being trained, outside the guard."""
         self._entered_at: Place | None = None
         self._ran_eval = 0
         """Serial number of the last forward in eval mode, with gradients."""
@@ -75,6 +77,7 @@ class NotRestored(Rule):
         self._forget()
         self._entered_at = stack_from(sys._getframe(1)).here
         for model in self.watched.models:
+            self._had_gradients[model] = any(each.grad is not None for each in model.parameters())
             for module in model.modules():
                 self._entry[module] = module.training
                 if model not in self._has_stepped:
@@ -108,6 +111,8 @@ class NotRestored(Rule):
                 self._judged.pop(optimizer, None)  # once more at the next step
 
     def backward(self, run: Backward) -> AbstractContextManager[object]:
+        if run.inputs and isinstance(run.inputs[0], nn.Parameter):
+            self._trained_here = True
         if self._optimized or run.inputs or self._judged_backward == OBSERVER.version:
             return nullcontext()
         self._judged_backward = OBSERVER.version
@@ -228,7 +233,7 @@ class NotRestored(Rule):
             inside = (
                 place is not None and self._entered_at is not None and place.code is self._entered_at.code
             )
-            trained = any(each.grad is not None for each in model.parameters())
+            trained = bool(self._had_gradients.get(model))
             if inside and not trained:
                 continue  # the function that opened the guard says itself what mode it wants from here on
             was, now = ("train", "eval") if training else ("eval", "train")

@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import FrameType
 
 import torch
@@ -21,10 +22,24 @@ from torchtap.modes._watched import Watched
 from torchtap.modes.silent._callers import callers, part_of_training
 from torchtap.modes.silent._matters import SEEN_TO_RUN, counted, mode_matters, together, told
 from torchtap.modes.silent._rule import Rule
-from torchtap.modes.silent._training import trained_by
+from torchtap.modes.silent._training import trainable_ids, trained_by
 
 DRY_RUN = 8
 """So many forwards without gradients before the first training step are taken to be a try: shapes, lazy modules."""
+
+
+UNTRAINED = 20
+"""After so many steps of others a model is taken to be one that no optimizer trains."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What is to be said of a model if no step shows that it ran for the training of another one."""
+
+    finding: Finding
+    module: weakref.ref[nn.Module] | None = None
+    """The first that ran since the last step."""
+    steps: int = 0
 
 
 class TrainInEvaluation(Rule):
@@ -36,6 +51,9 @@ class TrainInEvaluation(Rule):
     functions called with a constant.
 
     A few forwards before the first training step may be a dry run. They count if no training follows inside the guard.
+
+    Where several optimizers step, one forward without gradients before a step that trains another model is a part of
+    training: the fakes that a GAN's critic learns from. Not so for a model that no optimizer trains, such as a teacher.
 
     One more is found with gradients: train() after eval(), a forward, and never a backward before the next eval().
     """
@@ -60,6 +78,11 @@ class TrainInEvaluation(Rule):
         self._dry = ByModule[tuple[int, Finding]]()
         """How often a module ran before the first step, and what is to be said of it then."""
         self._optimized = False
+        self._trained = ByModule[bool]()
+        """Models that an optimizer has trained."""
+        self._beside = ByModule[bool]()
+        """Models beside which another optimizer has trained something else."""
+        self._pending = ByModule[_Pending | None]()
         self._back_in_train = False
         """Whether a train() came after an eval(), and no backward since."""
         self._unspent: tuple[weakref.ref[nn.Module], Stack, int] | None = None
@@ -73,6 +96,9 @@ class TrainInEvaluation(Rule):
             waiting = [dry for module, dry in self._dry.items() if self._root(module) is root]
             if waiting and not self._stepped:
                 self.watched.report(waiting[0][1])
+            pending = self._pending.get(root)
+            if pending is not None and (pending.module is not None or root not in self._trained):
+                self.watched.report(pending.finding)
         if sys.exc_info()[0] is None:  # else the backward may have been on its way
             self._report_unspent()
 
@@ -91,8 +117,32 @@ class TrainInEvaluation(Rule):
         if known is None or known() is not optimizer or groups != len(optimizer.param_groups):
             trains = bool(trained_by(self.watched, optimizer))
             self._known = weakref.ref(optimizer), len(optimizer.param_groups), trains
+            self._note_optimizer(optimizer)
         if trains:
+            self._judge_pending(optimizer)
             self._stepped = next_serial()
+
+    def _note_optimizer(self, optimizer: Optimizer) -> None:
+        trained = trained_by(self.watched, optimizer)
+        for root in self.watched.models:
+            (self._trained if any(each is root for each in trained) else self._beside)[root] = True
+
+    def _judge_pending(self, optimizer: Optimizer) -> None:
+        """A model ran once without gradients before this step."""
+        for root, pending in self._pending.items():
+            if pending is None:
+                continue
+            if any(each is root for each in trained_by(self.watched, optimizer)):
+                self._pending[root] = None
+                if pending.module is not None:
+                    self.watched.report(pending.finding)
+            elif root in self._trained:
+                self._pending[root] = None
+            else:
+                pending.module = None
+                pending.steps += 1
+                if pending.steps == UNTRAINED:
+                    self.watched.report(pending.finding)
 
     def backward(self, run: Backward) -> AbstractContextManager[object]:
         self._unspent = None
@@ -137,6 +187,16 @@ class TrainInEvaluation(Rule):
         if self._on_purpose(module, since, stack):
             return
         apart = self._in_eval_apart_from(root, since)
+        if self._stepped and apart is None and root in self._beside and trainable_ids(root):
+            pending = self._pending.get(root)
+            if pending is None:
+                pending = _Pending(self._finding(root, module, since, stack, None))
+                self._pending[root] = pending
+            elif pending.module is not None and pending.module() is module:  # twice without a step: no fakes
+                self._reported[root] = since
+                self.watched.report(pending.finding)
+            pending.module = pending.module or weakref.ref(module)
+            return
         if self._stepped or apart is not None:
             self._reported[root] = since
             self.watched.report(self._finding(root, module, since, stack, apart))

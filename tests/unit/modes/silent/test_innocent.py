@@ -674,6 +674,50 @@ def compiled() -> modes.Guard:
     return guard
 
 
+@innocent
+def fakes_without_gradients() -> modes.Guard:
+    """What a GAN's critic learns from, five times for each step of the generator."""
+    generator, critic = Net(), nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.3), nn.Linear(8, 1))
+    of_generator, of_critic = sgd(generator), sgd(critic)
+    with watch(generator, critic) as guard:
+        for _ in range(3):
+            for _ in range(5):
+                with torch.no_grad():
+                    fake = generator(X)
+                of_critic.zero_grad()
+                critic(fake).sum().backward()
+                of_critic.step()
+            of_generator.zero_grad()
+            critic(generator(X)).sum().backward()
+            of_generator.step()
+    return guard
+
+
+@innocent
+def saliency_in_eval_mode() -> modes.Guard:
+    """Nothing else; the model stays in eval mode."""
+    net = Net()
+    with watch(net) as guard:
+        net.eval()
+        net(X.clone().requires_grad_()).sum().backward()
+    return guard
+
+
+@innocent
+def updates_by_autograd_grad() -> modes.Guard:
+    """Training without backward() and without an optimizer, with an evaluation at its end."""
+    net = Net()
+    with watch(net) as guard:
+        for _ in range(2):
+            net.train()
+            gradients = torch.autograd.grad(net(X).sum(), list(net.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+                    parameter.sub_(gradient, alpha=0.01)
+            evaluate(net)
+    return guard
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_it_yields_no_finding(program: Program):
     """Not even an information."""

@@ -231,3 +231,18 @@ def test_c56_validation_in_train_mode_with_a_graph_that_nobody_uses():
     assert found(guard) == FOUND
     assert "without any backward" in guard.findings[0].seen
     assert line_of("# c56", __file__) in guard.findings[0].cause
+
+
+def test_a_generator_validated_in_train_mode_beside_a_critic():
+    """Several batches without a step between: no fakes to learn from."""
+    generator, critic = Net(), nn.Linear(1, 1)
+    optimizers = sgd(generator), sgd(critic)
+    with watch(generator, critic) as guard:
+        for optimizer in optimizers:
+            for each in optimizers:
+                each.zero_grad()
+            critic(generator(X)).sum().backward()
+            optimizer.step()
+        for _ in range(2):
+            validate(generator)
+    assert found(guard) == [("mode.train_in_evaluation", "Net")]
