@@ -8,7 +8,7 @@ A pair is three bare and three guarded steps (zero_grad, forward, loss, backward
 batch, right after each other, in changing order; the fastest of three counts. The guard is open around its steps,
 entered and left outside the timed ones, and each side takes one step untimed first, since opening makes Python forget
 what it had cached. Time is that of the process' CPU where there is no GPU, so that what else the machine does counts
-little. A figure is the median of the pairs' ratios with a 95 % bootstrap interval, whose **upper end** must hold the bar.
+little. A figure is the median of the pairs' ratios with a 95 % bootstrap interval, whose **upper end** has the bar.
 Exit codes: 0 measured, 1 a figure is beyond its bar, 2 could not measure.
 """
 
