@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Place, first_argument
-from torchtap.modes._observer import Ran, RnnCall
+from torchtap.modes._observer import OBSERVER, Ran, RnnCall
 from torchtap.modes._watched import Watched
 from torchtap.modes.reach import unregistered
 from torchtap.modes.silent._around import Around, SomeInEval, around, direct_caller
@@ -59,6 +59,8 @@ class BuiltInForward(Rule):
         if key in self._told:
             return
         self._told.add(key)
+        if _set_there(where.modules[0], site) or _set_there(module, site):
+            return
         for holder, finding in unregistered(self.watched.models, only=module):
             self.watched.report(replace(finding, where=self.watched.path(holder) or ""))
             return
@@ -71,6 +73,13 @@ def _site(frames: list[FrameType], module: nn.Module) -> FrameType:
         if frame.f_code.co_varnames[:1] != ("self",) or first_argument(frame) is not module:
             return frame
     return frames[-1]
+
+
+def _set_there(module: nn.Module, site: FrameType) -> bool:
+    """Whether the function that calls the module calls its train() first, on purpose: dropout for many samples."""
+    change = OBSERVER.last_change.get(module)
+    here = change.setter.stack.here if change is not None else None
+    return here is not None and here.code is site.f_code
 
 
 def _finding(module: nn.Module, caller: str, path: str, site: FrameType) -> Finding:

@@ -97,6 +97,7 @@ INNOCENT: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "registered": lambda net, x: net.norm(net.drop(x)),
     "without a mode": lambda net, x: nn.Linear(4, 4)(nn.ReLU()(x)),
     "built in eval": lambda net, x: nn.Dropout(0.5).train(net.training)(x),
+    "train mode on purpose": lambda net, x: nn.Dropout(0.5).train()(x),  # many samples of one input
     "p is 0": lambda net, x: nn.Dropout(0.0)(x),
     "rnn without dropout": lambda net, x: nn.LSTM(4, 4)(x)[0],
 }
