@@ -206,11 +206,8 @@ def raises(
         assert isinstance(error, RuntimeError)
         _told(str(error), way, where, set_by, called)
 
-    says = f"raises; module{'s' * (len(where) > 1)} {', '.join(f'`{w or type_of_root}`' for w in where)}"
+    says = f"raises: {', '.join(f'`{each}`' if each else 'the model itself' for each in where)}"
     return _test("raises", says, (EMULATED, FORESEEN, GUARDED, GUARDED_EMULATED), check)
-
-
-type_of_root = "the model itself"
 
 
 def _well(reports: Sequence[dict[str, modes.BackwardReport]]) -> None:
