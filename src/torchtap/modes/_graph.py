@@ -27,10 +27,15 @@ _ALWAYS_SAVED = {
 """What a node holds until a backward has run through it, for some that are common; others save this or that."""
 
 
+AT_MOST = 20_000
+"""Nodes looked at. Freeing a chain of more than some 40,000 that Python has looked at overflows the stack in torch 2.14
+(not in 2.9), as it frees one node within the other."""
+
+
 def nodes(
     tensors: Sequence[Tensor | GradientEdge], inputs: Sequence[Tensor | GradientEdge] = ()
 ) -> list[Any]:
-    """Every node that backward from these tensors runs, each once.
+    """The nodes that backward from these tensors runs, each once, and `AT_MOST` so many.
 
     With `inputs`, as autograd has it: the nodes on a way to them; that which made an input only passes its gradient on.
     """
@@ -40,14 +45,14 @@ def nodes(
     )  # a set that keeps its order; holds the nodes, or their Python objects would change
     todo = list(seen)
     if not inputs:
-        while todo:
+        while todo and len(seen) < AT_MOST:
             for before, _ in todo.pop().next_functions:
                 if before is not None and before not in seen:
                     seen[before] = None
                     todo.append(before)
         return list(seen)
     after: dict[Any, list[Any]] = {}
-    while todo:
+    while todo and len(seen) < AT_MOST:
         node = todo.pop()
         for before, _ in node.next_functions:
             if before is None:

@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge
 
 from torchtap.modes._blame import blame, told
 from torchtap.modes._findings import CallFinding
-from torchtap.modes._graph import is_freed, nodes
+from torchtap.modes._graph import AT_MOST, is_freed, nodes
 from torchtap.modes._hidden import checkpointed, unseen
 from torchtap.modes._named import Named, is_frozen
 from torchtap.modes._suspects import calls_of
@@ -132,9 +132,10 @@ def check_backward(
     found = blame(reached, models, inputs=asked)
     found += checkpointed(reached, named)
     suspects = calls_of(reached, named)
-    return BackwardReport(
-        tuple(found), sum(each.follows_rule for each in suspects), unseen(reached, suspects, named)
-    )
+    hidden = unseen(reached, suspects, named)
+    if len(reached) >= AT_MOST:
+        hidden = (*hidden, f"the graph beyond {AT_MOST:,} nodes: more are not looked at")
+    return BackwardReport(tuple(found), sum(each.follows_rule for each in suspects), hidden)
 
 
 def _losses(loss: object, model: nn.Module | None) -> list[Tensor]:

@@ -42,6 +42,12 @@ def trainable_ids(model: nn.Module) -> frozenset[int]:
     return frozenset(id(each) for each in model.parameters() if each.requires_grad)
 
 
+def gradients(model: nn.Module) -> list[tuple[int, int] | None]:
+    """Of each parameter, which gradient it has, and how often that was written to: equal means that none came."""
+    # Not by the graph: see _graph.AT_MOST.
+    return [None if (grad := each.grad) is None else (id(grad), grad._version) for each in model.parameters()]
+
+
 def frozen_parts(model: nn.Module, ids: Collection[int]) -> set[nn.Module]:
     """The modules that do not train: none of their parameters is among `ids`.
 

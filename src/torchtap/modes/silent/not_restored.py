@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from types import CodeType
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +17,12 @@ from torch.optim import Optimizer
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Place, stack_from
-from torchtap.modes._graph import nodes
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._callers import callers
 from torchtap.modes.silent._matters import SEEN_TO_RUN, counted, mode_matters, together, told
 from torchtap.modes.silent._rule import Rule
-from torchtap.modes.silent._training import frozen_parts, parameter_ids, trainable_ids, trained_by
+from torchtap.modes.silent._training import frozen_parts, gradients, parameter_ids, trainable_ids, trained_by
 
 
 @dataclass(slots=True)
@@ -118,17 +118,21 @@ class NotRestored(Rule):
         self._judged_backward = OBSERVER.version
         stack = stack_from(run.frame)
         line = (stack.here.code, stack.here.lineno) if stack.here else (None, 0)
-        reached = _variables(run.tensors)
-        for model in self.watched.models:
-            ids = trainable_ids(model)
-            if not ids & reached:
+        return self._around(line)
+
+    @contextmanager
+    def _around(self, line: tuple[CodeType | None, int]) -> Iterator[None]:
+        """Around a backward without an optimizer: which models it trains is seen by the gradients that it leaves."""
+        before = {model: gradients(model) for model in self.watched.models}
+        yield
+        for model, were in before.items():
+            if gradients(model) == were:
                 continue
             if model.training:
                 self._lines.add(line)
                 self._trained_here = True
             if line in self._lines and not self._judge(model, partial(trainable_ids, model)):
                 self._judged_backward = -1
-        return nullcontext()
 
     def left(self) -> None:
         if not self._trained_here:
@@ -274,12 +278,6 @@ def _whole(part: _Part, model: nn.Module) -> bool:
     if part.change is None or change is None:
         return part.change is None
     return change.setter.stack.here == part.change.setter.stack.here
-
-
-def _variables(tensors: Collection[Tensor]) -> set[int]:
-    """By id, the leaves that a backward from these reaches."""
-    variables = (getattr(node, "variable", None) for node in nodes(list(tensors)))
-    return {id(each) for each in variables if each is not None}
 
 
 def _line() -> Place | None:
