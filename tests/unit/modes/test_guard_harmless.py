@@ -331,6 +331,37 @@ def test_a_tensor_deleted_inside_forward_is_freed_there() -> None:
     assert freed == [True, True]
 
 
+DEEP = """
+import sys, threading
+import torch
+from torchtap import modes
+
+def run():
+    cell, x = torch.nn.LSTMCell(3, 4), torch.rand(1, 3)
+    with modes.guard(cell):
+        state = torch.zeros(1, 4), torch.zeros(1, 4)
+        for _ in range(700):
+            state = cell(x, state)
+        loss = state[0].sum()
+        loss.backward()
+        del loss, state
+
+threading.stack_size(512 * 1024)  # so that a small graph is deep
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+print("freed")
+"""
+
+
+def test_a_deep_graph_can_still_be_freed() -> None:
+    """PyTorch 2.14 frees a chain that Python has looked at node within node, and overflows the stack."""
+    done = subprocess.run(
+        [sys.executable, "-c", DEEP], capture_output=True, text=True, timeout=120, env=os.environ
+    )
+    assert (done.returncode, done.stdout) == (0, "freed\n"), done.stderr
+
+
 def test_the_users_exception_closes_all_doors() -> None:
     net = Recurrent()
 
