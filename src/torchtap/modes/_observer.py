@@ -47,6 +47,8 @@ class Setter:
     """The module that train() or eval() was called on; for a write the module written to."""
     serial: int
     stack: Stack
+    restores: bool = False
+    """Whether one of Torchtap's own fixes puts back what was there before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,10 @@ class Observer:
             if _is_own_switch(module, frame):  # an overridden train() that does not call super().train()
                 setter = setter_of(module, training, frame)
             else:
-                setter = Setter(training, "write", weakref.ref(module), next(_serial), stack_from(frame))
+                stack = stack_from(frame)
+                setter = Setter(
+                    training, "write", weakref.ref(module), next(_serial), stack, _setters.restoring
+                )
         change = ModeChange(before=before, setter=setter)
         self.last_change[module] = change
         self.version += 1
@@ -246,6 +251,7 @@ def _backward_for(listeners: Sequence[Listener], run: Backward) -> Iterator[None
 
 class _Setters(threading.local):
     innermost: Setter | None = None
+    restoring: bool = False
 
 
 _setters = _Setters()
@@ -261,6 +267,16 @@ def set_innermost(setter: Setter | None) -> None:
     _setters.innermost = setter
 
 
+@contextmanager
+def restoring() -> Iterator[None]:
+    """Changes of modes in this thread put back, meanwhile, what was there before."""
+    outer, _setters.restoring = _setters.restoring, True
+    try:
+        yield
+    finally:
+        _setters.restoring = outer
+
+
 def setter_of(module: nn.Module, training: bool, frame: FrameType) -> Setter:
     """Who called `Module.train` on `module`, in code of `frame`: not its own train() or eval(), but their caller."""
     by: Literal["train", "eval"] = "train"
@@ -268,7 +284,8 @@ def setter_of(module: nn.Module, training: bool, frame: FrameType) -> Setter:
     while caller is not None and _is_own_switch(module, caller):
         by = "eval" if caller.f_code.co_name == "eval" else "train"
         frame, caller = caller, caller.f_back
-    return Setter(training, by, weakref.ref(module), next(_serial), stack_from(caller or frame))
+    stack = stack_from(caller or frame)
+    return Setter(training, by, weakref.ref(module), next(_serial), stack, _setters.restoring)
 
 
 def _is_own_switch(module: nn.Module, frame: FrameType) -> bool:

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from torchtap.modes._observer import restoring
 from torchtap.modes._scope import Scope
 from torchtap.modes._torch import CudnnSwitch
 
@@ -214,15 +215,20 @@ def _restored(models: tuple[nn.Module, ...], *, by_train: bool) -> Iterator[None
     try:
         yield
     finally:
-        try:
-            for module, training in before if by_train else ():
-                overridden = type(module).train is not nn.Module.train or "train" in vars(module)
-                if overridden and getattr(module, "training", _ABSENT) != training:
-                    with suppress(NotImplementedError):  # torch.export's refuse, so there is nothing to undo
-                        module.train(bool(training))  # and all below it, which come later here
-        finally:
-            for module, training in before:
-                _write(module, training)
+        with restoring():
+            _restore(before, by_train=by_train)
+
+
+def _restore(before: list[tuple[nn.Module, object]], *, by_train: bool) -> None:
+    try:
+        for module, training in before if by_train else ():
+            overridden = type(module).train is not nn.Module.train or "train" in vars(module)
+            if overridden and getattr(module, "training", _ABSENT) != training:
+                with suppress(NotImplementedError):  # torch.export's refuse, so there is nothing to undo
+                    module.train(bool(training))  # and all below it, which come later here
+    finally:
+        for module, training in before:
+            _write(module, training)
 
 
 def _write(module: nn.Module, training: object) -> None:

@@ -13,7 +13,7 @@ from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Stack, stack_from
 from torchtap.modes._graph import nodes
-from torchtap.modes._observer import OBSERVER, Backward, Ran, RnnCall
+from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._callers import callers
 from torchtap.modes.silent._matters import counted, mode_matters, together, told
@@ -47,6 +47,10 @@ class ChangedAfterForward(Rule):
     def entered(self) -> None:
         self._calls.clear()
         self._any = False
+
+    def changed(self, module: nn.Module, change: ModeChange) -> None:
+        if self._any and change.setter.restores:  # the forward ran inside eval_mode() and its like: on purpose
+            self._calls[module] = None
 
     def ran(self, what: Ran) -> None:
         if what.active:

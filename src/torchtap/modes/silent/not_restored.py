@@ -53,7 +53,8 @@ class NotRestored(Rule):
         self._before = ByModule[bool]()
         """Modes at the last step, or at entry: kept when the guard is left, for the next time."""
         self._has_stepped = ByModule[bool]()
-        self._lines: set[tuple[object, int]] = set()  # of backward() in train mode
+        self._lines = ByModule[set[tuple[object, int]]]()
+        """Of each model, the lines whose backward() trained it in train mode."""
         self._forget()
 
     def _forget(self) -> None:
@@ -128,10 +129,11 @@ class NotRestored(Rule):
         for model, were in before.items():
             if gradients(model) == were:
                 continue
+            lines = self._lines.get(model) or set()
             if model.training:
-                self._lines.add(line)
+                self._lines[model] = lines | {line}
                 self._trained_here = True
-            if line in self._lines and not self._judge(model, partial(trainable_ids, model)):
+            if (model.training or line in lines) and not self._judge(model, partial(trainable_ids, model)):
                 self._judged_backward = -1
 
     def left(self) -> None:

@@ -81,3 +81,20 @@ def test_gradients_of_inputs_are_no_training():
             out = net(x)
         torch.autograd.grad(out.sum(), [x])
     assert found(guard) == []
+
+
+@pytest.mark.parametrize("scope", [modes.differentiable_eval, modes.preserve_modes])
+def test_backward_after_a_fix_has_put_the_modes_back_is_well(scope):
+    """As every remedy says: the forward inside, the backward anywhere."""
+    net = Net()
+    optimizer = sgd(net)
+    with watch(net) as guard:
+        net(X).sum().backward()
+        optimizer.step()
+        with scope(net):
+            if scope is modes.preserve_modes:
+                net.eval()
+            out = net(X)
+        out.sum().backward()
+        optimizer.step()
+    assert found(guard) == []

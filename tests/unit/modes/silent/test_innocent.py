@@ -33,6 +33,33 @@ def forward_only(net: nn.Module) -> None:
 
 
 @innocent
+def teacher_in_eval_that_is_not_frozen() -> modes.Guard:
+    """Its output is a target without detach: gradients reach it, and no optimizer holds it."""
+    student, teacher = Net(), Net().eval()
+    optimizer = sgd(student)
+    with watch(student, teacher) as guard:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (student(X) - teacher(X)).square().mean().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    return guard
+
+
+@innocent
+def the_same_without_an_optimizer() -> modes.Guard:
+    """Steps by hand, for the student alone."""
+    student, teacher = Net(), Net().eval()
+    with watch(student, teacher) as guard:
+        for _ in range(3):
+            (student(X) - teacher(X)).square().mean().backward()  # type: ignore[no-untyped-call]
+            with torch.no_grad():
+                for each in student.parameters():
+                    each -= 0.1 * each.grad
+                    each.grad = None
+    return guard
+
+
+@innocent
 def imagenet_example() -> modes.Guard:
     """S05: train() at the top of each epoch, eval() at the top of validate."""
     net = Net()
