@@ -8,6 +8,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+from torchtap.modes._findings import printable
+
 _NAMED = 4  # modules of one call that are named in its line
 
 
@@ -40,4 +42,4 @@ def lines(changes: Iterable[RecordedChange]) -> Iterator[str]:
         names = ", ".join(each.where or "the model itself" for each in reached[:_NAMED])
         more = f" and {len(reached) - _NAMED} more" if len(reached) > _NAMED else ""
         mode = "train" if first.training else "eval"
-        yield f"{how} at {first.place or 'an unknown line'}: {names}{more} to {mode}"
+        yield printable(f"{how} at {first.place or 'an unknown line'}: {names}{more} to {mode}")

@@ -14,6 +14,15 @@ class Severity(str, Enum):
     ERROR = "error"  # something will raise
 
 
+def printable(text: str) -> str:
+    """`text` with control characters escaped: a module may have any name, and a terminal obeys them.
+
+    >>> printable("encoder.\\x1b[31m")
+    'encoder.\\\\x1b[31m'
+    """
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing found.
@@ -39,7 +48,8 @@ class Finding:
     def lines(self) -> tuple[tuple[str, str], ...]:
         """The finding in words: what, why and what to do, each with a label that goes before it."""
         what = f"{self.id} at {self.where or 'the model itself'}: {self.seen}"
-        return (self.severity.value, what), ("cause", self.cause), ("do", self.remedy)
+        told = (self.severity.value, what), ("cause", self.cause), ("do", self.remedy)
+        return tuple((label, printable(text)) for label, text in told)
 
     def to_dict(self) -> dict[str, str]:
         """The finding as JSON types."""
@@ -75,8 +85,9 @@ class CallFinding(Finding):
         """The finding in one line."""
         name = self.where or "the model itself"
         label = name if self.class_name in name else f"{name} ({self.class_name})"
-        return f"{label}, {self.seen}"
+        return printable(f"{label}, {self.seen}")
 
     def lines(self) -> tuple[tuple[str, str], ...]:
         """The finding in words: what, why and what to do, each with a label that goes before it."""
-        return (self.severity.value, self.line), ("cause", self.cause), ("do", self.remedy)
+        told = (self.severity.value, self.line), ("cause", self.cause), ("do", self.remedy)
+        return tuple((label, printable(text)) for label, text in told)

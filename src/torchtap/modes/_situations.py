@@ -75,6 +75,9 @@ class Situation:
 
 _AROUND = "with modes.differentiable_eval({model}): around the forward{at}: outputs of eval mode, and backward works"
 
+_MAKES = "load|build|make|create|init|setup|pretrained"
+"""In the name of a function that hands a model out, in eval mode as loaders of pretrained ones do."""
+
 SITUATIONS = (
     Situation(
         "state_fed_on",
@@ -98,6 +101,13 @@ SITUATIONS = (
         "{part} is frozen and in eval mode while the model trains, but what comes before it wants a gradient.",
     ),
     Situation(
+        "part_left_in_eval",
+        lambda f: bool(f.part and f.function) and not re.search(f"freez|{_MAKES}", f.function),
+        "in {function}(), with modes.eval_mode({part}): ... gives every module its mode back; "
+        "or {part}.train() before the forward{at}",
+        "Only {part} is in eval mode, the model trains. " + RULE,
+    ),
+    Situation(
         "part",
         lambda f: bool(f.part),
         "to freeze {part}: {part}.requires_grad_(False), and leave it in train mode. To let it learn with its dropout "
@@ -118,7 +128,7 @@ SITUATIONS = (
     ),
     Situation(
         "made_in_eval",
-        lambda f: bool(re.search(r"load|build|make|create|init|setup|pretrained", f.function)),
+        lambda f: bool(re.search(_MAKES, f.function)),
         "to train: {model}.train() before the forward{at}; for gradients of eval outputs: "
         "with modes.differentiable_eval({model}): around it",
     ),
@@ -137,7 +147,7 @@ SITUATIONS = (
     Situation(
         "eval",
         lambda _: True,
-        "to train: {model}.train() before the forward{at}, and evaluate inside with modes.eval_mode({model}):; "
+        "to train: {model}.train() before the forward{at}, and modes.eval_mode({model}) around evaluations; "
         "for gradients of eval outputs: with modes.differentiable_eval({model}): around the forward",
     ),
 )

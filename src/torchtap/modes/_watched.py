@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
 from torchtap.modes._findings import Finding
+from torchtap.modes.reach import hidden_modules
 
 
 class Watched:
@@ -58,7 +58,7 @@ class Watched:
         return None
 
     def owns(self, module: nn.Module) -> bool:
-        """Whether it is part of a model, or one that a part keeps out of reach: in a plain list, tuple or dict."""
+        """Whether it is part of a model, or one that a part keeps out of reach: see `reach`."""
         if self.path(module) is not None:
             return True
         stranger = self._strangers.get(id(module))
@@ -78,11 +78,7 @@ class Watched:
 
     def _holds(self, module: nn.Module) -> bool:
         return any(
-            held is module
-            for model in self.models
-            for part in model.modules()
-            for value in vars(part).values()
-            for held in _inside(value)
+            held is module for hidden in hidden_modules(self.models) for held in hidden.module.modules()
         )
 
 
@@ -107,11 +103,3 @@ def model_names(models: Sequence[nn.Module]) -> list[str]:
 def joined(name: str, path: str) -> str:
     """A path with its model's name before it."""
     return f"{name}.{path}" if name and path else name or path
-
-
-def _inside(value: Any) -> Iterator[Any]:
-    """What a plain list, tuple or dict of a module holds; not what those hold in turn."""
-    if isinstance(value, (list, tuple)):
-        yield from value
-    elif isinstance(value, dict):
-        yield from value.values()

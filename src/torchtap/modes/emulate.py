@@ -70,6 +70,8 @@ class Emulation:
             self._open.append(stack.pop_all())
 
     def __exit__(self, *_: object) -> None:
+        if not self._open:
+            raise RuntimeError("emulate_cudnn() is left, but was not entered")
         self._open.pop().close()  # whichever: they are alike
 
     def __call__(self, function: Function) -> Function:

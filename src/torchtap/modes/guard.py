@@ -107,6 +107,8 @@ class Guard(Listener):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._entering:
+            if not self._inside:
+                raise RuntimeError("guard: left, but not entered. Open it with `with modes.guard(model):`")
             self._inside -= 1
             if self._inside:
                 return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from torchtap.modes._findings import Finding, Severity
+from torchtap.modes._findings import Finding, Severity, printable
 from torchtap.modes._observer import OBSERVER
 from torchtap.modes._overrides import overridden
 from torchtap.modes._walk import children, joined, named_modules, parameters
@@ -56,7 +56,7 @@ class ModuleModes:
     def title(self) -> str:
         """Name and class, as `print(model)` shows them; control characters escaped, as they move the cursor."""
         title = f"{self.name}: {self.class_name}" if self.path else self.name
-        return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in title)
+        return printable(title)
 
     @property
     def note(self) -> str:

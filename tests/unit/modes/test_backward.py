@@ -151,6 +151,21 @@ def part() -> tuple[Tensor, nn.Module, Any]:
     return model(x()).sum(), model, None
 
 
+def part_left_in_eval() -> tuple[Tensor, nn.Module, Any]:
+    model = Tagger()
+    evaluate(model.rnn)  # as validate(net.module) of a wrapped model
+    return model(x()).sum(), model, None
+
+
+def part_by_freezing() -> tuple[Tensor, nn.Module, Any]:
+    def freeze_encoder(model: Tagger) -> None:
+        model.rnn.eval()
+
+    model = Tagger()
+    freeze_encoder(model)
+    return model(x()).sum(), model, None
+
+
 def frozen_part() -> tuple[Tensor, nn.Module, Any]:
     model = Tagger()
     model.rnn.requires_grad_(False).eval()
@@ -222,6 +237,13 @@ TOO_LATE = f"train() at {at('too late')} came after this forward"
             "Only the mode",
         ),
         (part, "part", "rnn.requires_grad_(False), and leave it in train mode", "Only rnn is in eval mode"),
+        (part_by_freezing, "part", "rnn.requires_grad_(False), and leave it", "Only rnn is in eval mode"),
+        (
+            part_left_in_eval,
+            "part_left_in_eval",
+            "in evaluate(), with modes.eval_mode(rnn):",
+            "Only rnn is in eval mode",
+        ),
         (frozen_part, "frozen_part", "leave rnn in train mode", "rnn is frozen and in eval mode"),
         (
             unreached,
@@ -231,7 +253,7 @@ TOO_LATE = f"train() at {at('too late')} came after this forward"
         ),
         (state_fed_on, "state_fed_on", "detach", "Call 2 ran in train mode and was fed"),
         (made_in_eval, "made_in_eval", "model.train() before the forward", "Only the mode at the forward"),
-        (eval_in_line, "eval", "evaluate inside with modes.eval_mode(model)", "Only the mode at the forward"),
+        (eval_in_line, "eval", "modes.eval_mode(model) around evaluations", "Only the mode at the forward"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

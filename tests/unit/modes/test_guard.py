@@ -895,3 +895,51 @@ def test_the_guard_as_json_types() -> None:
         "place": "",
         "serial": 0,
     }
+
+
+def test_a_guard_that_was_not_entered_cannot_be_left() -> None:
+    """And is as good as new afterwards."""
+    rnn = nn.LSTM(3, 4)
+    guard = modes.guard(rnn, on_violation="collect")
+    with pytest.raises(RuntimeError, match="left, but not entered"):
+        guard.__exit__(None, None, None)
+    with guard:
+        rnn.eval()(torch.rand(5, 2, 3))[0].sum().backward()
+    assert [finding.id for finding in guard.findings] == ["rnn.eval_backward"]
+
+
+def test_control_characters_in_names_do_not_reach_a_terminal() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_module("a\x1b[31mb\nc", nn.LSTM(3, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = next(self.children())(x)[0]
+            return out
+
+    odd = Odd()
+    with modes.guard(odd) as guard, pytest.raises(RuntimeError) as caught:
+        odd.eval()(torch.rand(5, 2, 3)).sum().backward()
+    for text in (str(caught.value), str(guard), guard._repr_html_()):
+        assert "\x1b" not in text
+        assert "a\\x1b[31mb\\nc" in text
+
+
+class Holder:
+    def __init__(self, rnn: nn.Module) -> None:
+        self.rnn = rnn
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [lambda rnn: [rnn], lambda rnn: {"a": [rnn]}, Holder, lambda rnn: lambda: rnn],
+    ids=["list", "list in a dict", "object", "closure"],
+)
+def test_an_rnn_out_of_reach_is_the_models_however_it_is_held(hide: Any) -> None:
+    rnn = nn.GRU(3, 4)
+    model = nn.Linear(4, 2)
+    model.hidden = hide(rnn)
+    with modes.guard(model), pytest.raises(RuntimeError, match="can only be called in training mode"):
+        rnn.eval()
+        model(rnn(torch.rand(5, 2, 3))[0]).sum().backward()

@@ -49,7 +49,9 @@ class ChangedAfterForward(Rule):
         self._any = False
 
     def changed(self, module: nn.Module, change: ModeChange) -> None:
-        if self._any and change.setter.restores:  # the forward ran inside eval_mode() and its like: on purpose
+        if (
+            self._any and change.setter.restores
+        ):  # the forward ran inside eval_mode() and its like: on purpose
             self._calls[module] = None
 
     def ran(self, what: Ran) -> None:

@@ -40,7 +40,7 @@ def teacher_in_eval_that_is_not_frozen() -> modes.Guard:
     with watch(student, teacher) as guard:
         for _ in range(3):
             optimizer.zero_grad()
-            (student(X) - teacher(X)).square().mean().backward()  # type: ignore[no-untyped-call]
+            (student(X) - teacher(X)).square().mean().backward()
             optimizer.step()
     return guard
 
@@ -51,10 +51,10 @@ def the_same_without_an_optimizer() -> modes.Guard:
     student, teacher = Net(), Net().eval()
     with watch(student, teacher) as guard:
         for _ in range(3):
-            (student(X) - teacher(X)).square().mean().backward()  # type: ignore[no-untyped-call]
+            (student(X) - teacher(X)).square().mean().backward()
             with torch.no_grad():
                 for each in student.parameters():
-                    each -= 0.1 * each.grad
+                    each.sub_(each.grad if each.grad is not None else 0, alpha=0.1)
                     each.grad = None
     return guard
 
