@@ -83,6 +83,8 @@ class RnnCall:
     stack: Stack
     replica_of: object = None
     """In a replica of `nn.DataParallel`: the `_all_weights` that it shares with its original."""
+    weights: tuple[int, ...] = ()
+    """By id, the tensors that it was called with as weights: not the module's own in `torch.func.functional_call`."""
 
     @property
     def breaks_backward(self) -> bool:
@@ -186,7 +188,14 @@ class Observer:
             listener.changed(module, change)
 
     def ran_rnn(
-        self, frame: FrameType | None, outputs: Any, *, training: bool, cudnn: bool, enforced: bool
+        self,
+        frame: FrameType | None,
+        outputs: Any,
+        weights: Sequence[Tensor],
+        *,
+        training: bool,
+        cudnn: bool,
+        enforced: bool,
     ) -> None:
         """An RNN function was called by code in `frame` and returned `outputs`."""
         if not self.open:
@@ -218,6 +227,7 @@ class Observer:
             change=change,
             stack=stack_from(frame),
             replica_of=replica_of,
+            weights=tuple(map(id, weights)),
         )
         for node in nodes:
             node.metadata[KEY] = call  # type: ignore[index]  # torch's annotation takes the property for a method

@@ -97,6 +97,7 @@ def stand_in(name: str, native: Callable[[], Callable[..., Any]]) -> Callable[..
         OBSERVER.ran_rnn(
             frame,
             outputs,
+            call["params"],
             training=call["train"],
             cudnn=cudnn,
             enforced=emulated or (cudnn and x.is_cuda),

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from torchtap.modes._named import Named, by_path
+from torchtap.modes._named import Named
 from torchtap.modes._observer import KEY, RnnCall
 
 _CUDNN = ("CudnnRnnBackward", "MiopenRnnBackward")
@@ -101,10 +101,9 @@ def _inside_calls(nodes: Sequence[Any]) -> set[Any]:
     seen: set[Any] = set()
     for top in nodes:
         call: RnnCall | None = top.metadata.get(KEY)
-        module = call.module() if call is not None and call.module is not None else None
-        if module is None:
+        if call is None:
             continue
-        weights = {id(each) for _, part in by_path(module) for each in part.parameters(recurse=False)}
+        weights = set(call.weights)
         todo = [top]
         while todo:
             for node, _ in todo.pop().next_functions:

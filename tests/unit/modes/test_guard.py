@@ -918,9 +918,11 @@ def test_control_characters_in_names_do_not_reach_a_terminal() -> None:
             out: Tensor = next(self.children())(x)[0]
             return out
 
-    odd = Odd()
-    with modes.guard(odd) as guard, pytest.raises(RuntimeError) as caught:
-        odd.eval()(torch.rand(5, 2, 3)).sum().backward()
+    odd = Odd().eval()
+    with modes.guard(odd) as guard:
+        loss = odd(torch.rand(5, 2, 3)).sum()
+        with pytest.raises(RuntimeError) as caught:
+            loss.backward()
     for text in (str(caught.value), str(guard), guard._repr_html_()):
         assert "\x1b" not in text
         assert "a\\x1b[31mb\\nc" in text
@@ -940,6 +942,7 @@ def test_an_rnn_out_of_reach_is_the_models_however_it_is_held(hide: Any) -> None
     rnn = nn.GRU(3, 4)
     model = nn.Linear(4, 2)
     model.hidden = hide(rnn)
-    with modes.guard(model), pytest.raises(RuntimeError, match="can only be called in training mode"):
-        rnn.eval()
-        model(rnn(torch.rand(5, 2, 3))[0]).sum().backward()
+    with modes.guard(model):
+        loss = model(rnn.eval()(torch.rand(5, 2, 3))[0]).sum()
+        with pytest.raises(RuntimeError, match="can only be called in training mode"):
+            loss.backward()

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -31,6 +32,20 @@ def test_a_watched_call_without_cudnn_is_no_finding() -> None:
     with modes.guard(lstm, on_violation="collect"), modes.without_cudnn():
         out, _ = lstm(torch.randn(5, 2, 6))
     assert not modes.check_backward(out.sum(), lstm)
+
+
+@pytest.mark.parametrize("cudnn", [True, False], ids=["train", "eval without cuDNN"])
+def test_a_functional_call_is_one_call(cudnn: bool) -> None:
+    """Its weights are not the module's own: MAML, stateless ensembles."""
+    lstm = nn.LSTM(6, 6, 2)
+    lstm.train(cudnn)
+    weights = {name: each.detach().clone().requires_grad_() for name, each in lstm.named_parameters()}
+    with modes.guard(lstm, on_violation="collect"):
+        with nullcontext() if cudnn else modes.without_cudnn():
+            out, _ = torch.func.functional_call(lstm, weights, (torch.randn(5, 2, 6),))
+        report = modes.check_backward(out.sum(), lstm)
+    assert not report
+    assert report.calls == cudnn
 
 
 def test_a_call_that_nobody_watched_below_a_watched_one_is_its_own() -> None:
