@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
+from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import first_argument
 from torchtap.modes._observer import OBSERVER, ModeChange, Ran, Setter
@@ -46,17 +47,26 @@ class BatchNormFrozen(Rule):
         self._frozen: dict[int, weakref.ref[_BatchNorm]] = {}
         self._evals: weakref.WeakKeyDictionary[nn.Module, Setter] = weakref.WeakKeyDictionary()
         self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._steps = 0
+        self._sighted = ByModule[tuple[int, tuple[int, ...]]]()
+        """When one ran while its parameters were frozen, and how often these had been written to."""
 
     def changed(self, module: nn.Module, change: ModeChange) -> None:
         """Remember who had put it in eval mode."""
         if not change.setter.training and isinstance(module, _BatchNorm):
             self._evals[module] = change.setter
 
+    def left(self) -> None:
+        for module, (_, writes) in list(self._sighted.items()):
+            if module not in self._told and _writes(module) == writes and isinstance(module, _BatchNorm):
+                self._tell(module)
+
     def stepped(self, optimizer: Optimizer) -> None:  # noqa: ARG002
         """`requires_grad` changes without an event: look again at some of the BatchNorms at each step, in turn.
 
         At all of them when one has changed, as a backbone is frozen at once.
         """
+        self._steps += 1
         self._next = self._next + _AT_A_STEP if self._next + _AT_A_STEP < len(self._norms) else 0
         for each, undone in self._norms[self._next : self._next + _AT_A_STEP]:
             module = each()
@@ -110,6 +120,23 @@ class BatchNormFrozen(Rule):
     def _ran(self, module: _BatchNorm, frame: FrameType) -> None:
         if module in self._told or not (torch.is_grad_enabled() or _is_within_training(frame)):
             return
+        if not self._is_undone(module) and not (_is_frozen(module) and self._stays_frozen(module)):
+            return
+        self._tell(module)
+
+    def _is_undone(self, module: _BatchNorm) -> bool:
+        return any(undone for each, undone in self._norms if each() is module)
+
+    def _stays_frozen(self, module: _BatchNorm) -> bool:
+        """Whether nothing has trained it for a step: a GAN freezes one net for the other's step, in turn."""
+        writes = _writes(module)
+        before = self._sighted.get(module)
+        if before is not None and before[1] == writes:
+            return before[0] < self._steps
+        self._sighted[module] = self._steps, writes
+        return False
+
+    def _tell(self, module: _BatchNorm) -> None:
         others = [each for each in self._told_now() if each is not module]
         self._told.update([module, *others])
         if not _on_purpose(module):
@@ -119,7 +146,9 @@ class BatchNormFrozen(Rule):
         """All that are in the same state, as one finding is enough."""
         for each in self._frozen.values():
             module = each()
-            if module is not None and module not in self._told and not _on_purpose(module):
+            if module is None or module in self._told or _on_purpose(module):
+                continue
+            if self._is_undone(module) or _is_frozen(module):
                 yield module
 
     def _finding(self, module: _BatchNorm, others: list[_BatchNorm]) -> Finding:
@@ -167,6 +196,11 @@ def _is_frozen(module: _BatchNorm) -> bool:
         if weight is not None and weight.requires_grad:
             return False
     return True
+
+
+def _writes(module: nn.Module) -> tuple[int, ...]:
+    """How often each of its own parameters was written to, as an optimizer's step does."""
+    return tuple(each._version for each in module._parameters.values() if each is not None)
 
 
 def _is_within_training(frame: FrameType) -> bool:

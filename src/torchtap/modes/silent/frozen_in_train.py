@@ -33,9 +33,8 @@ class FrozenInTrain(Rule):
         self._forget()
 
     def _forget(self) -> None:
-        self._version = OBSERVER.version
-        self._again: weakref.ref[Optimizer] | None = None
-        """The first optimizer that stepped since the modes changed: at its next step all have."""
+        self._version = -1
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._train = ByModule[bool]()
         self._came_in_eval = ByModule[bool]()
 
@@ -45,20 +44,20 @@ class FrozenInTrain(Rule):
             self._came_in_eval[model] = not model.training
 
     def stepped(self, optimizer: Optimizer) -> None:
-        if self._version == OBSERVER.version and self._again is None:
+        if self._version == OBSERVER.version:
             return
         trained = trained_by(self.watched, optimizer)
         if not trained:
             return
         for model in trained:
             self._train[model] = True
-        if self._version != OBSERVER.version:
+        if optimizer in self._stepped:  # then all have stepped: a GAN freezes one net for the other's step
             self._version = OBSERVER.version
-            self._again = weakref.ref(optimizer)
-            self._judge(_frozen)
-        elif self._again is not None and self._again() in (optimizer, None):
-            self._again = None
-            self._judge(lambda model: bool(self._came_in_eval.get(model)) and model not in self._train)
+            self._judge(lambda model: model not in self._train and self._idle(model))
+        self._stepped.add(optimizer)
+
+    def _idle(self, model: nn.Module) -> bool:
+        return _frozen(model) or bool(self._came_in_eval.get(model))
 
     def _judge(self, idle: Callable[[nn.Module], bool]) -> None:
         models = self.watched.models

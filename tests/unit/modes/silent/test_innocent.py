@@ -60,6 +60,31 @@ def the_same_without_an_optimizer() -> modes.Guard:
 
 
 @innocent
+def cycle_gan() -> modes.Guard:
+    """The critic's gradients are off for the generator's step; one line sets the modes of both."""
+    generator, critic = Net(), Net()
+    optimizers = sgd(generator), sgd(critic)
+    with watch(generator, critic) as guard:
+        for _ in range(2):
+            for net in (generator, critic):
+                net.train()
+            for _ in range(2):
+                critic.requires_grad_(False)
+                optimizers[0].zero_grad()
+                critic(X + generator(X).mean()).sum().backward()
+                optimizers[0].step()
+                critic.requires_grad_(True)
+                optimizers[1].zero_grad()
+                critic(X).sum().backward()
+                optimizers[1].step()
+            for net in (generator, critic):
+                net.eval()
+            with torch.no_grad():
+                critic(X + generator(X).mean())
+    return guard
+
+
+@innocent
 def imagenet_example() -> modes.Guard:
     """S05: train() at the top of each epoch, eval() at the top of validate."""
     net = Net()
