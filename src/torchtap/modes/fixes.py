@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from torchtap.modes._observer import restoring
+from torchtap.modes._observer import OBSERVER, restoring
 from torchtap.modes._scope import Scope
 from torchtap.modes._torch import CudnnSwitch
 
@@ -212,11 +212,15 @@ def _restored(models: tuple[nn.Module, ...], *, by_train: bool) -> Iterator[None
     """Give every module that is there now its own mode back afterwards; `by_train`: see `eval_mode`."""
     # torch.jit.freeze takes the attribute away.
     before = [(module, getattr(module, "training", _ABSENT)) for module in _all(models)]
+    set_by = [(module, OBSERVER.last_change.get(module)) for module, _ in before] if OBSERVER.open else []
     try:
         yield
     finally:
         with restoring():
             _restore(before, by_train=by_train)
+        for module, change in set_by:
+            if change is not None:
+                OBSERVER.last_change[module] = change  # who set the mode that is back
 
 
 def _restore(before: list[tuple[nn.Module, object]], *, by_train: bool) -> None:

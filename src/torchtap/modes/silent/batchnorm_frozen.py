@@ -210,4 +210,6 @@ def _is_within_training(frame: FrameType) -> bool:
 
 def _on_purpose(module: _BatchNorm) -> bool:
     change = OBSERVER.last_change.get(module)
-    return change is not None and change.setter.training and change.setter.on() is module
+    if change is None or change.setter.restores:
+        return False
+    return change.setter.training and change.setter.on() is module
