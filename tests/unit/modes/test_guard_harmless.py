@@ -269,35 +269,6 @@ def test_the_users_hooks_run_as_often_and_in_the_same_order() -> None:
     assert run(False) == run(True)
 
 
-@nets
-@pytest.mark.parametrize("training", [True, False])
-def test_activations_are_freed_at_the_same_moment(make: Any, batch: Any, training: bool) -> None:
-    """Those of the user by reference counting alone, without a collection."""
-    net = make().train(training)
-    alive: list[weakref.ref[Tensor]] = []
-
-    def note(_module: nn.Module, inputs: Any, outputs: Any) -> None:
-        flat = [inputs, outputs]
-        while flat:
-            each = flat.pop()
-            if isinstance(each, Tensor):
-                alive.append(weakref.ref(each))
-            elif isinstance(each, tuple):
-                flat += each
-
-    for module in net.modules():
-        module.register_forward_hook(note)
-    gc.collect()
-    gc.disable()
-    try:
-        with guarded(net), modes.emulate_cudnn() if training else nullcontext():
-            loss_of(net, batch()).backward()
-            assert alive
-            assert [each() for each in alive if each() is not None] == []
-    finally:
-        gc.enable()
-
-
 def test_a_tensor_deleted_inside_forward_is_freed_there() -> None:
     """Nothing looks into the variables of a running forward, which would keep a copy of them."""
     freed = []
