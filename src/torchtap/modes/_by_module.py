@@ -24,15 +24,18 @@ class ByModule(Generic[Value]):
     0
     """
 
-    __slots__ = ("_forget", "_kept")
+    __slots__ = ("__weakref__", "_forget", "_kept")
 
     def __init__(self) -> None:
-        kept = self._kept = dict[int, tuple["weakref.KeyedRef[int, nn.Module]", Value]]()
+        self._kept = dict[int, tuple["weakref.KeyedRef[int, nn.Module]", Value]]()
+        # Goes with its last reference, without the garbage collector: until Python 3.12 that may run in the middle of
+        # a module's end, and a weak reference with a callback that it frees there is one too many (a crash, seen).
+        mine = weakref.ref(self)
 
         def forget(ref: weakref.KeyedRef[int, nn.Module]) -> None:
             # The number may be another module's by now.
-            if (item := kept.get(ref.key)) is not None and item[0] is ref:
-                kept.pop(ref.key, None)
+            if (by := mine()) is not None and (item := by._kept.get(ref.key)) is not None and item[0] is ref:
+                by._kept.pop(ref.key, None)
 
         self._forget = forget
 

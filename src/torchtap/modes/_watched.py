@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding
 from torchtap.modes.reach import hidden_modules
 
@@ -20,10 +21,15 @@ class Watched:
         self._names = model_names(models)
         self._paths: dict[int, tuple[weakref.ref[nn.Module], str]] = {}  # by id: a module may define __eq__
         self._strangers: dict[int, tuple[weakref.ref[nn.Module], bool]] = {}  # and whether a model holds it
-        self.report = report
-        """Takes a finding. Equal ones are kept once."""
-        self.entry: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+        # Weak, for the guard holds this: it goes with its last reference, see `ByModule`.
+        self._report = weakref.WeakMethod(report)
+        self.entry = ByModule[bool]()
         """Each module's mode when the guard was entered."""
+
+    def report(self, finding: Finding) -> None:
+        """Give the guard a finding. Equal ones are kept once."""
+        if (report := self._report()) is not None:
+            report(finding)
 
     @property
     def models(self) -> list[nn.Module]:

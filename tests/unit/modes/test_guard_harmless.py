@@ -269,6 +269,59 @@ def test_the_users_hooks_run_as_often_and_in_the_same_order() -> None:
     assert run(False) == run(True)
 
 
+@nets
+@pytest.mark.parametrize("training", [True, False])
+def test_activations_are_freed_at_the_same_moment(make: Any, batch: Any, training: bool) -> None:
+    """Those of the user by reference counting alone, without a collection."""
+    net = make().train(training)
+    alive: list[weakref.ref[Tensor]] = []
+
+    def note(_module: nn.Module, inputs: Any, outputs: Any) -> None:
+        flat = [inputs, outputs]
+        while flat:
+            each = flat.pop()
+            if isinstance(each, Tensor):
+                alive.append(weakref.ref(each))
+            elif isinstance(each, tuple):
+                flat += each
+
+    for module in net.modules():
+        module.register_forward_hook(note)
+    gc.collect()
+    gc.disable()
+    try:
+        with guarded(net), modes.emulate_cudnn() if training else nullcontext():
+            loss_of(net, batch()).backward()
+            assert alive
+            assert [each() for each in alive if each() is not None] == []
+    finally:
+        gc.enable()
+
+
+@nets
+def test_model_and_guard_go_with_their_last_reference(make: Any, batch: Any) -> None:
+    """No cycles: the collector of Python 3.11 may run while a model ends, and free weak references to it too early."""
+
+    def train() -> list[weakref.ref[Any]]:
+        net = make().train()
+        with guarded(net) as guard:
+            loss_of(net, batch()).backward()
+            net.eval()
+            with torch.no_grad():
+                net(batch())
+            net.train()
+            loss_of(net, batch()).backward()
+        return [weakref.ref(net), weakref.ref(guard)]
+
+    train()  # what is made once
+    gc.collect()
+    gc.disable()
+    try:
+        assert [each() for each in train()] == [None, None]
+    finally:
+        gc.enable()
+
+
 def test_a_tensor_deleted_inside_forward_is_freed_there() -> None:
     """Nothing looks into the variables of a running forward, which would keep a copy of them."""
     freed = []

@@ -55,17 +55,15 @@ def frozen_parts(model: nn.Module, ids: Collection[int]) -> set[nn.Module]:
     """
     frozen: set[nn.Module] = set()
     seen: set[nn.Module] = set()
-
-    def look(module: nn.Module, holder_trains: bool) -> None:
+    todo = [(model, True)]  # and whether what holds it trains
+    while todo:
+        module, holder_trains = todo.pop()
         if module in seen:
-            return
+            continue
         seen.add(module)
         parameters = list(module.parameters())
         trains = holds_any(parameters, ids) if parameters else holder_trains
         if not trains:
             frozen.add(module)
-        for child in module.children():
-            look(child, trains)
-
-    look(model, True)
+        todo += [(child, trains) for child in reversed(list(module.children()))]
     return frozen

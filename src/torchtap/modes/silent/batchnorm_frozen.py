@@ -45,7 +45,7 @@ class BatchNormFrozen(Rule):
         ] = []  # in train mode; whether eval() was undone
         self._next = 0
         self._frozen: dict[int, weakref.ref[_BatchNorm]] = {}
-        self._evals: weakref.WeakKeyDictionary[nn.Module, Setter] = weakref.WeakKeyDictionary()
+        self._evals = ByModule[Setter]()
         self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._steps = 0
         self._sighted = ByModule[tuple[int, tuple[int, ...]]]()
