@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -32,6 +34,23 @@ class Variant:
 
     step: Step
     inside: Callable[[], AbstractContextManager[object]] | None = None
+
+
+def options(argv: Sequence[str], program: str, about: str | None, pairs: int) -> argparse.Namespace:
+    """The command line that these benchmarks share: `pairs`, `threads`, `json`. Sets torch's threads."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter, prog=program
+    )
+    parser.add_argument("--pairs", type=int, default=pairs, help=f"rounds for each figure (default {pairs})")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="torch's threads (default 1: steady on a busy machine)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    arguments = parser.parse_args(argv)
+    if arguments.pairs < 5 or arguments.threads < 1:
+        parser.error("--pairs must be 5 or more, --threads 1 or more")
+    torch.set_num_threads(arguments.threads)
+    return arguments
 
 
 def now() -> float:

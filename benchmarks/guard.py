@@ -14,21 +14,18 @@ Exit codes: 0 measured, 1 a figure is beyond its bar, 2 could not measure.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks._steps import Ratio, Step, ratio
+from benchmarks._steps import Ratio, Step, now, options, ratio
 from torchtap import modes
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -131,14 +128,6 @@ def training_step(case: Case) -> tuple[nn.Module, Step]:
     return model, step
 
 
-def now() -> float:
-    """Milliseconds: of the CPU that this process used, or of the clock where a GPU works besides."""
-    if DEVICE.type != "cuda":
-        return time.process_time() * 1e3
-    torch.cuda.synchronize()
-    return time.perf_counter() * 1e3
-
-
 def milliseconds(step: Step, context: AbstractContextManager[object]) -> float:
     """Of one step: the fastest of some."""
     taken = []
@@ -180,18 +169,7 @@ def shown(figures: list[Figure]) -> Table:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="benchmarks.guard"
-    )
-    parser.add_argument("--pairs", type=int, default=120, help="pairs for each step (default 120)")
-    parser.add_argument(
-        "--threads", type=int, default=1, help="torch's threads (default 1: steady on a busy machine)"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    arguments = parser.parse_args(argv)
-    if arguments.pairs < 5 or arguments.threads < 1:
-        parser.error("--pairs must be 5 or more, --threads 1 or more")
-    torch.set_num_threads(arguments.threads)
+    arguments = options(argv, "benchmarks.guard", __doc__, 120)
     figures = [measure(case, arguments.pairs) for case in CASES]
     Console().print(shown(figures))
     if arguments.json:

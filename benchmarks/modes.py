@@ -15,20 +15,18 @@ count. Exit codes: 0 measured, 1 a figure is beyond its bar, 2 could not measure
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks._steps import Ratio, Step, Variant, in_turn, ratio
+from benchmarks._steps import Ratio, Step, Variant, in_turn, options, ratio
 from torchtap import modes
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -240,18 +238,7 @@ def shown(title: str, base: str, lines: Sequence[Figure]) -> Table:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="benchmarks.modes"
-    )
-    parser.add_argument("--pairs", type=int, default=100, help="rounds for each table (default 100)")
-    parser.add_argument(
-        "--threads", type=int, default=1, help="torch's threads (default 1: steady on a busy machine)"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    arguments = parser.parse_args(argv)
-    if arguments.pairs < 5 or arguments.threads < 1:
-        parser.error("--pairs must be 5 or more, --threads 1 or more")
-    torch.set_num_threads(arguments.threads)
+    arguments = options(argv, "benchmarks.modes", __doc__, 100)
     rounds = arguments.pairs
     on = torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU, so no cuDNN"
     tables = {

@@ -13,7 +13,7 @@ from torchtap.modes._named import Named, is_frozen
 from torchtap.modes._observer import OBSERVER, RnnCall, Setter
 from torchtap.modes._situations import Facts, situation_of, why
 from torchtap.modes._suspects import Suspect, calls_of, module_of
-from torchtap.modes._watched import joined
+from torchtap.modes._walk import joined
 
 _MODES_OF_CUDNN = {0: "RNN", 1: "RNN", 2: "LSTM", 3: "GRU"}  # grad_fn._saved_mode
 

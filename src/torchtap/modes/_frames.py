@@ -20,6 +20,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120  compared with
 _TORCHTAP = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_FUNCTIONAL: str = nn.functional.dropout.__code__.co_filename
 _MODULE_PY: str = nn.Module.__call__.__code__.co_filename
 _DEEPEST = 60
 """Frames looked at on the way out. Deeper than any model's own calls; a recursion must not cost more."""
@@ -179,6 +180,13 @@ def calling_module(frame: FrameType | None) -> tuple[nn.Module | None, FrameType
             return first, frame
         frame = frame.f_back
     return None, None
+
+
+def outside_functional(frame: FrameType | None) -> FrameType | None:
+    """The frame that called functions of torch.nn.functional; `frame` itself where it runs none of them."""
+    while frame is not None and frame.f_code.co_filename == _FUNCTIONAL:
+        frame = frame.f_back
+    return frame
 
 
 def is_users(frame: FrameType) -> bool:

@@ -15,9 +15,10 @@ from torch.autograd.function import BackwardCFunction
 from torchtap.modes import _rnn
 from torchtap.modes._blame import how, where
 from torchtap.modes._findings import CallFinding, Severity
-from torchtap.modes._named import Named, by_path
+from torchtap.modes._named import Named
 from torchtap.modes._observer import OBSERVER
 from torchtap.modes._suspects import Suspect, module_of
+from torchtap.modes._walk import named_modules
 
 _CHECKPOINT = "CheckpointFunctionBackward"  # of use_reentrant=True; the other kind leaves ordinary nodes
 _LEAF = "torch::autograd::AccumulateGrad"
@@ -32,7 +33,9 @@ def checkpointed(reached: Iterable[Any], named: Named) -> list[CallFinding]:
     for node in reached:
         if node.name() == _CHECKPOINT:
             for held in _modules_of([getattr(node, "run_function", None), *getattr(node, "inputs", ())]):
-                modules.update((id(each), each) for _, each in by_path(held) if isinstance(each, nn.RNNBase))
+                modules.update(
+                    (id(each), each) for _, each in named_modules(held) if isinstance(each, nn.RNNBase)
+                )
     return [_in_eval(module, named) for module in modules.values() if not module.training]
 
 

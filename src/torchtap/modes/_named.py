@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import nn
 
+from torchtap.modes._walk import named_modules
 from torchtap.modes._watched import model_names
 
 
@@ -19,7 +20,7 @@ class Named:
         self._paths: dict[int, tuple[str, nn.Module]] = {}
         self._owners: dict[int, nn.Module] = {}
         for model in models:
-            for path, module in by_path(model):
+            for path, module in named_modules(model):
                 self._paths.setdefault(id(module), (path, model))
                 for parameter in module.parameters(recurse=False):
                     self._owners.setdefault(id(parameter), module)
@@ -63,28 +64,13 @@ class Named:
 
     def original(self, shared: object) -> nn.Module | None:
         """The module of which `nn.DataParallel` made a replica."""
-        modules = (module for model in self.models for _, module in by_path(model))
+        modules = (module for model in self.models for _, module in named_modules(model))
         return next((each for each in modules if each.__dict__.get("_all_weights") is shared), None)
-
-
-def by_path(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """As `named_modules()`, which needs modules that can be hashed, and has a limit of depth."""
-    seen: set[int] = set()
-    todo = [("", model)]
-    while todo:
-        path, module = todo.pop()
-        if id(module) in seen:
-            continue
-        seen.add(id(module))
-        yield path, module
-        for name, each in reversed(list(module._modules.items())):
-            if each is not None:
-                todo.append((f"{path}.{name}" if path else name, each))
 
 
 def is_frozen(module: nn.Module) -> bool:
     """Whether none of its parameters, or of those below it, requires a gradient."""
-    each = (parameter for _, part in by_path(module) for parameter in part.parameters(recurse=False))
+    each = (parameter for _, part in named_modules(module) for parameter in part.parameters(recurse=False))
     return not any(parameter.requires_grad for parameter in each)
 
 

@@ -35,5 +35,5 @@ def parameters(module: nn.Module) -> list[nn.Parameter]:
 
 
 def joined(path: str, name: str) -> str:
-    """The path of what is called `name` in the module at `path`."""
-    return f"{path}.{name}" if path else name
+    """The path of what is called `name` in the module at `path`; either may be empty: the model itself has no name."""
+    return f"{path}.{name}" if path and name else path or name

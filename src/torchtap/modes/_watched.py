@@ -10,6 +10,7 @@ from torch import nn
 
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding
+from torchtap.modes._walk import joined
 from torchtap.modes.reach import hidden_modules
 
 
@@ -104,8 +105,3 @@ def model_names(models: Sequence[nn.Module]) -> list[str]:
         seen[name] += 1
         names.append(f"{name}{seen[name]}" if classes[name] > 1 else name)
     return names
-
-
-def joined(name: str, path: str) -> str:
-    """A path with its model's name before it."""
-    return f"{name}.{path}" if name and path else name or path

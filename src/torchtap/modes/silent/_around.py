@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 from torch import nn
 
-from torchtap.modes._frames import first_argument, is_users
+from torchtap.modes._frames import first_argument, is_users, outside_functional
 from torchtap.modes._observer import OBSERVER
 from torchtap.modes._walk import named_modules
 from torchtap.modes._watched import Watched
 
 _MODULE_PY: str = nn.Module.__call__.__code__.co_filename
 _MODULES: str = _MODULE_PY.rpartition("module.py")[0]
-_FUNCTIONAL: str = nn.functional.dropout.__code__.co_filename
 _DEEPEST = 60
 
 
@@ -57,9 +56,7 @@ def _is_executed(frame: FrameType) -> bool:
 
 def direct_caller(frame: FrameType) -> nn.Module | None:
     """PyTorch's own module that called the function, such as an nn.Dropout; None where other code did."""
-    outer: FrameType | None = frame
-    while outer is not None and outer.f_code.co_filename == _FUNCTIONAL:
-        outer = outer.f_back
+    outer = outside_functional(frame)
     if outer is None or not outer.f_code.co_filename.startswith(_MODULES):
         return None
     module = first_argument(outer)

@@ -11,12 +11,11 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
-from torchtap.modes._frames import first_argument
+from torchtap.modes._frames import first_argument, outside_functional
 from torchtap.modes._observer import Ran
 from torchtap.modes._watched import Watched
 
 _TORCH = os.path.dirname(torch.__file__)  # noqa: PTH120  compared with co_filename, letter by letter
-_FUNCTIONAL: str = nn.functional.dropout.__code__.co_filename
 _MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep  # noqa: PTH118
 _UPDATE_BN = inspect.unwrap(update_bn).__code__
 # Forwards without gradients that are no evaluation: recomputed with them later, or made to look at the model.
@@ -40,9 +39,7 @@ def callers(what: Ran, watched: Watched) -> Sequence[nn.Module]:
     For a call of a function by the user's own code, only where that code reads `training`: a constant there is meant.
     Never reads the variables of the user's frames: see `_frames.stack_from`.
     """
-    frame: FrameType | None = what.frame
-    while frame is not None and frame.f_code.co_filename == _FUNCTIONAL:
-        frame = frame.f_back
+    frame = outside_functional(what.frame)
     if frame is None:
         return ()
     code = frame.f_code

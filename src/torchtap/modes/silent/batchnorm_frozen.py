@@ -13,15 +13,12 @@ from torch.optim import Optimizer
 
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
-from torchtap.modes._frames import first_argument
+from torchtap.modes._frames import first_argument, outside_functional
 from torchtap.modes._observer import OBSERVER, ModeChange, Ran, Setter
 from torchtap.modes._walk import named_modules, parameters
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._around import around
 from torchtap.modes.silent._rule import Rule
-
-_FUNCTIONAL: str = nn.functional.batch_norm.__code__.co_filename
-
 
 _AT_A_STEP = 8
 
@@ -181,9 +178,7 @@ class BatchNormFrozen(Rule):
 
 def _caller(frame: FrameType) -> object:
     """The module whose forward called F.batch_norm."""
-    outer: FrameType | None = frame
-    while outer is not None and outer.f_code.co_filename == _FUNCTIONAL:
-        outer = outer.f_back
+    outer = outside_functional(frame)
     return first_argument(outer) if outer is not None and outer.f_code.co_varnames[:1] == ("self",) else None
 
 
