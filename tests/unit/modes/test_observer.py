@@ -280,6 +280,7 @@ def replica_with_weights(replica: Any, original: nn.Module) -> Any:
 class TestNothingIsKept:
     def test_the_observer_does_not_grow_with_steps(self) -> None:
         model = nn.Sequential(nn.LSTM(4, 3))
+        gc.collect()
         calls = len([each for each in gc.get_objects() if type(each) is RnnCall])  # other tests' graphs
         with opened(RNN, GUARD):
             for _ in range(50):
