@@ -1,0 +1,139 @@
+"""The hooks of a watch: what runs in every forward of every watched layer, so every line here costs."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.hooks import tensors
+from torchtap.hooks.gradient import on_gradient
+from torchtap.monitor._keys import MOST_CALLS, Key
+from torchtap.monitor._state import MOST_GRADIENTS, State
+from torchtap.monitor.stats import refusal
+
+_grad_enabled = torch.is_grad_enabled
+_graph_task = torch._C._current_graph_task_id
+_NO_TASK = -1
+
+
+class LayerHook:
+    """The forward hook of one layer."""
+
+    __slots__ = (
+        "_call",
+        "_gradients",
+        "_layer",
+        "_numbers",
+        "_pass",
+        "_recall",
+        "_state",
+        "calls",
+        "refused",
+        "zeros",
+    )
+
+    def __init__(self, state: State, layer: int, *, zeros: bool, gradients: bool) -> None:
+        self._state = state
+        self._layer = layer
+        self._gradients = gradients
+        self.zeros = zeros
+        self._pass = -1
+        self._call = self._recall = 0
+        self._numbers: dict[tuple[int, str], tuple[int, int]] = {}
+        self.calls = 0
+        """Of the whole run, sampled or not, with gradients or without; recomputations are none."""
+        self.refused: dict[str, int] = {}
+        """Why outputs were not measured, and how many."""
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002
+        state = self._state
+        if _graph_task() != _NO_TASK:
+            if state.sampling and self._gradients:
+                self._recomputed(output)
+            return
+        self.calls += 1
+        if not state.sampling or not (_grad_enabled() or state.training_pass):
+            return
+        if self._pass != state.passes:
+            self._pass = state.passes
+            self._call = self._recall = 0
+        call = self._call
+        if call < MOST_CALLS - 1:
+            self._call = call + 1
+        for path, tensor in (("", output),) if type(output) is Tensor else tensors(output):
+            why = refusal(tensor)
+            if why is not None:
+                self.refused[why] = self.refused.get(why, 0) + 1
+                continue
+            numbers = self._numbers.get((call, path)) or self._number(call, path)
+            state.measure(tensor, numbers[0], zeros=self.zeros)
+            if self._gradients and tensor.requires_grad:
+                self._follow(tensor, numbers[1])
+
+    def _number(self, call: int, path: str) -> tuple[int, int]:
+        table = self._state.keys
+        made = (
+            table.number(Key(self._layer, call, path, "output")),
+            table.number(Key(self._layer, call, path, "gradient")),
+        )
+        self._numbers[call, path] = made
+        return made
+
+    def _follow(self, tensor: Tensor, number: int) -> None:
+        """Measure the gradient when it comes."""
+        state = self._state
+        state.gradients += 1
+        if state.gradients <= MOST_GRADIENTS:
+            on_gradient(tensor, _GradientHook(state, number))
+
+    def _recomputed(self, output: Any) -> None:
+        """A checkpoint runs the forward again within backward. Its values are known; of a reentrant one, which ran
+        without a graph the first time, the gradients come only here."""
+        call = self._recall
+        self._recall = min(call + 1, MOST_CALLS - 1)
+        for path, tensor in tensors(output):
+            if tensor.requires_grad and refusal(tensor) is None:
+                numbers = self._numbers.get((call, path)) or self._number(call, path)
+                self._follow(tensor, numbers[1])
+
+
+class _GradientHook:
+    """On one tensor. It may outlive the watch, so it keeps nothing alive."""
+
+    __slots__ = ("_measured_in", "_number", "_state")
+
+    def __init__(self, state: State, number: int) -> None:
+        self._state = weakref.ref(state)
+        self._number = number
+        self._measured_in = -1
+
+    def __call__(self, gradient: Tensor) -> None:
+        state = self._state()
+        # A second backward through the same graph calls it again: the first counts.
+        if state is None or not state.sampling or self._measured_in == state.step:
+            return
+        self._measured_in = state.step
+        if refusal(gradient) is None:
+            state.measure(gradient, self._number, zeros=False)
+
+
+class PassHook:
+    """The forward pre-hook of the model itself: a pass begins. Measures its inputs."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
+        state = self._state
+        if _graph_task() != _NO_TASK:
+            return
+        state.passes += 1
+        state.training_pass = _grad_enabled()
+        if not state.sampling or not state.training_pass:
+            return
+        for path, tensor in tensors((args, kwargs)):
+            if refusal(tensor) is None:
+                state.measure(tensor, state.keys.number(Key(-1, 0, path, "input")), zeros=False)
