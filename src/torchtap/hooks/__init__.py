@@ -1,0 +1,18 @@
+"""What to watch in a model, and how to attach to it without changing it.
+
+- `select(model, layers)`: modules by name, class or predicate; by depth, by repeated block.
+- `tensors(output)`: the tensors in whatever a module gives.
+- `on_gradient(tensor, function)`: the gradient with respect to a tensor.
+"""
+
+from __future__ import annotations
+
+from torchtap.hooks.gradient import on_gradient
+from torchtap.hooks.lifecycle import Hooks
+from torchtap.hooks.nested import tensors
+from torchtap.hooks.selection import Layer, PatternError, select
+
+__all__ = ["Hooks", "Layer", "PatternError", "on_gradient", "select", "tensors"]
+
+for _public in (Hooks, Layer, PatternError):
+    _public.__module__ = __name__  # tracebacks say torchtap.hooks.PatternError, whatever file it lies in

@@ -1,0 +1,149 @@
+"""Forward hooks that do no harm: they change no output, go when they should, and no copy of a model has them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from torchtap.hooks.selection import Layer
+
+Seen = Callable[[nn.Module, tuple[Any, ...], Any], object]
+"""(module, positional inputs, output)"""
+SeenAll = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], object]
+"""(module, positional inputs, inputs by name, output)"""
+
+
+class _Quiet:
+    """Calls a function and returns None: what a hook returns would replace the output.
+
+    A copy of it, or what is loaded from a file, is a method of the standard library that takes anything and does
+    nothing: so the copy of a watched model (an EMA, a checkpoint) is not watched, and needs no Torchtap to be loaded.
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+
+    def __call__(self, *seen: Any) -> None:
+        self._function(*seen)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")
+
+
+class Hooks:
+    """Forward hooks on layers, removed together.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from torchtap.hooks import select
+    >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    >>> with Hooks() as hooks:
+    ...     for layer in select(net):
+    ...         _ = hooks.add(layer, lambda module, args, output, name=layer.name: print(name, output.shape))
+    ...     _ = net(torch.ones(1, 2))
+    0 torch.Size([1, 2])
+    1 torch.Size([1, 2])
+    >>> net[0]._forward_hooks
+    OrderedDict()
+    """
+
+    def __init__(self) -> None:
+        self.refused: list[tuple[Layer, str]] = []
+        """The layers that could not be hooked, each with the reason in words."""
+        self._handles: list[RemovableHandle] = []
+        self._lock = threading.Lock()
+
+    def add(self, layer: Layer, function: Seen) -> bool:
+        """Have `function(module, args, output)` called after each call of this layer.
+
+        What it returns is not used; what it raises reaches the caller of the model. The hook is the last of the layer's
+        hooks, so that it sees what the layer gives in the end. Under `nn.DataParallel` `module` is a replica and calls
+        come from several threads: bind the name to the function, do not look the module up. False where the layer
+        cannot be hooked: the reason is in `refused`.
+        """
+        return self._add(layer, function, with_kwargs=False)
+
+    def add_with_inputs(self, layer: Layer, function: SeenAll) -> bool:
+        """As `add`, for `function(module, args, kwargs, output)`: inputs that are given by name are seen, too."""
+        return self._add(layer, function, with_kwargs=True)
+
+    def _add(self, layer: Layer, function: Callable[..., object], *, with_kwargs: bool) -> bool:
+        with self._lock:
+            if (why := refusal(layer)) is not None:
+                self.refused.append((layer, why))
+                return False
+            hook: Any = _Quiet(function)
+            self._handles.append(layer.module.register_forward_hook(hook, with_kwargs=with_kwargs))
+            return True
+
+    def remove(self) -> None:
+        """Take all hooks off. Doing it again does nothing."""
+        with self._lock:
+            while self._handles:
+                self._handles.pop().remove()
+
+    def __len__(self) -> int:
+        """How many layers are hooked now."""
+        return len(self._handles)
+
+    def __enter__(self) -> Hooks:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.remove()
+
+
+def refusal(layer: Layer) -> str | None:
+    """Why this layer cannot be hooked, in words; None where it can."""
+    module = layer.module
+    if isinstance(module, torch.jit.ScriptModule):
+        return (
+            "it is a ScriptModule: TorchScript runs no Python hooks. Watch the module that it was made from"
+        )
+    if not hasattr(module, "_forward_hooks"):
+        return "it is half made: its __init__ did not call super().__init__()"
+    if any(_has_run_compiled(each, module) for each in layer.compiled):
+        return (
+            "torch.compile has compiled it, or a model of its class, already, and PyTorch ignores hooks that come after "
+            "that. Hook it before the first compiled call, or call torch._dynamo.reset() and hook it then: the next "
+            "call compiles it anew, hooks included"
+        )
+    return None
+
+
+def _has_run_compiled(compiled: nn.Module, module: nn.Module) -> bool:
+    """Whether there is compiled code for this module, below one whose call torch.compile was asked to compile.
+
+    It is kept with the code of the forward that was compiled, so it is that of all models of this class: PyTorch does
+    not look at hooks when it takes it for another one. Below a break of the graph it may be the module's own forward.
+    """
+    inner = getattr(compiled, "_orig_mod", compiled)
+    return any(_entries(code) for each in (inner, module) for code in _codes(each))
+
+
+def _codes(module: nn.Module) -> Iterator[CodeType]:
+    """The code by which torch.compile keeps what it makes of a module's call."""
+    forward = vars(module).get("forward", type(module).forward)
+    forward = getattr(forward, "_torchdynamo_orig_callable", forward)
+    code = getattr(getattr(forward, "__func__", forward), "__code__", None)
+    if isinstance(code, CodeType):
+        yield code
+    if type(module).__module__.startswith("torch.") and (
+        theirs := sys.modules.get("torch._dynamo.external_utils")
+    ):
+        # It does not look into PyTorch's own files, so it wraps their call into a function of its own.
+        yield from (each for each in theirs.wrap_inline.__code__.co_consts if isinstance(each, CodeType))
+
+
+def _entries(code: CodeType) -> int:
+    return len(torch._C._dynamo.eval_frame._debug_get_cache_entry_list(code))
