@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchtap import modes, selftest, variants
+    from torchtap import hooks, modes, selftest, variants
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "modes", "selftest", "variants"]
+__all__ = ["__version__", "hooks", "modes", "selftest", "variants"]
 # Public names that are loaded at first use: submodules here, later also functions (name -> where it lives).
-_SUBMODULES = frozenset({"modes", "selftest", "variants"})
+_SUBMODULES = frozenset({"hooks", "modes", "selftest", "variants"})
 
 
 def __getattr__(name: str) -> object:

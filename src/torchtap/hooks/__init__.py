@@ -13,3 +13,6 @@ from torchtap.hooks.nested import tensors
 from torchtap.hooks.selection import Layer, PatternError, select
 
 __all__ = ["Hooks", "Layer", "PatternError", "on_gradient", "select", "tensors"]
+
+for _public in (Hooks, Layer, PatternError):
+    _public.__module__ = __name__  # tracebacks say torchtap.hooks.PatternError, whatever file it lies in

@@ -1,10 +1,12 @@
-"""Forward hooks that do no harm: they change no output, go when they should, and are not copied or saved with a model."""
+"""Forward hooks that do no harm: they change no output, go when they should, and no copy of a model has them."""
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from types import CodeType
 from typing import Any
 
 import torch
@@ -41,6 +43,8 @@ class _Quiet:
 class Hooks:
     """Forward hooks on layers, removed together.
 
+    >>> import torch
+    >>> from torch import nn
     >>> from torchtap.hooks import select
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     >>> with Hooks() as hooks:
@@ -110,26 +114,36 @@ def refusal(layer: Layer) -> str | None:
         return "it is half made: its __init__ did not call super().__init__()"
     if any(_has_run_compiled(each, module) for each in layer.compiled):
         return (
-            "torch.compile has compiled it already, and PyTorch ignores hooks that come after that. Hook it before its "
-            "first call, or call torch._dynamo.reset() first: then the next call compiles it anew, hooks included"
+            "torch.compile has compiled it, or a model of its class, already, and PyTorch ignores hooks that come after "
+            "that. Hook it before the first compiled call, or call torch._dynamo.reset() and hook it then: the next "
+            "call compiles it anew, hooks included"
         )
     return None
 
 
 def _has_run_compiled(compiled: nn.Module, module: nn.Module) -> bool:
-    """Whether there is compiled code for the call of this module that torch.compile was asked to compile.
+    """Whether there is compiled code for this module, below one whose call torch.compile was asked to compile.
 
-    It is kept with the code of the forward that was compiled: of what was asked for, or of a part where torch.compile
-    had to break the graph.
+    It is kept with the code of the forward that was compiled, so it is that of all models of this class: PyTorch does
+    not look at hooks when it takes it for another one. Below a break of the graph it may be the module's own forward.
     """
     inner = getattr(compiled, "_orig_mod", compiled)
-    return any(_entries(each) for each in (inner, module))
+    return any(_entries(code) for each in (inner, module) for code in _codes(each))
 
 
-def _entries(module: nn.Module) -> int:
+def _codes(module: nn.Module) -> Iterator[CodeType]:
+    """The code by which torch.compile keeps what it makes of a module's call."""
     forward = vars(module).get("forward", type(module).forward)
     forward = getattr(forward, "_torchdynamo_orig_callable", forward)
     code = getattr(getattr(forward, "__func__", forward), "__code__", None)
-    if code is None:
-        return 0
+    if isinstance(code, CodeType):
+        yield code
+    if type(module).__module__.startswith("torch.") and (
+        theirs := sys.modules.get("torch._dynamo.external_utils")
+    ):
+        # It does not look into PyTorch's own files, so it wraps their call into a function of its own.
+        yield from (each for each in theirs.wrap_inline.__code__.co_consts if isinstance(each, CodeType))
+
+
+def _entries(code: CodeType) -> int:
     return len(torch._C._dynamo.eval_frame._debug_get_cache_entry_list(code))

@@ -6,7 +6,6 @@ Wrappers hide the model: `DistributedDataParallel(net)` calls each layer `module
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -105,7 +104,7 @@ def wrapped(module: nn.Module) -> tuple[str, nn.Module] | None:
 
 
 def asked_to_compile(module: nn.Module) -> bool:
-    """Whether calling it runs what torch.compile makes of it: by `torch.compile(module)`, `.compile()` or its forward."""
+    """Whether its call is compiled: by `torch.compile(module)`, `module.compile()`, or its forward alone."""
     own = vars(module)
     return (
         "_orig_mod" in (own.get("_modules") or {})
@@ -134,6 +133,8 @@ def kind(module: nn.Module) -> str:
 
 def never_runs(module: nn.Module) -> bool:
     """Whether it has no forward of its own: `nn.ModuleList` and its like only hold modules."""
+    if isinstance(module, torch.jit.ScriptModule):  # its class cannot be asked for `forward`
+        return False
     return type(module).forward is nn.Module.forward and "forward" not in vars(module)
 
 
@@ -148,7 +149,6 @@ def _is_parametrized(module: nn.Module) -> bool:
     return type(module).__name__.startswith("Parametrized")
 
 
-@functools.cache
 def _is_wrapper(of: type) -> bool:
     return any(f"{each.__module__}.{each.__qualname__}" in _WRAPPERS for each in of.__mro__)
 

@@ -88,8 +88,8 @@ def select(
     ['layers.0', 'layers.1']
     >>> select(model, "layers.*.attn")
     Traceback (most recent call last):
-    torchtap.hooks.selection.PatternError: no module matches layers="layers.*.attn"
-      TransformerEncoder has 20 modules; nearest: layers.*.norm1, layers.*.norm2, layers.*.linear1
+    torchtap.hooks.PatternError: no module matches layers="layers.*.attn"
+      TransformerEncoder has 22 modules; nearest: layers.*.self_attn, layers.*, layers.*.norm2
     """
     _check(model, layers, depth, blocks)
     every = places(model)
@@ -149,8 +149,8 @@ def _chosen(every: list[Place], layers: Layers, depth: int | None, *, whole_bloc
         if isinstance(one, str) and one.startswith("!"):
             if number == 0:
                 taken = {id(place): place for place in _blamable(every, depth)}
-            gone = _matching(every, one[1:], layers=one)
-            taken = {key: place for key, place in taken.items() if place not in gone}
+            gone = {id(place) for place in _matching(every, one[1:], layers=one)}
+            taken = {key: place for key, place in taken.items() if key not in gone}
         else:
             taken |= {id(place): place for place in _matching(every, one, layers=one)}
     return [place for place in every if id(place) in taken and (depth is None or _depth(place) <= depth)]
@@ -223,7 +223,10 @@ def _compiled(pattern: str) -> Callable[[str], object]:
         words.get(part) or (f"[{_set(part[1:-1])}]" if re.fullmatch(r"\[[^]]+\]", part) else re.escape(part))
         for part in parts
     )
-    return re.compile(text).fullmatch
+    match = re.compile(text).fullmatch
+    if pattern in ("", "**"):
+        return match
+    return lambda name: bool(name) and match(name)  # only these two mean the model itself
 
 
 def _set(letters: str) -> str:
