@@ -66,7 +66,7 @@ class Block(nn.Module):
 
 
 def resnet() -> tuple[nn.Module, Tensor]:
-    """As ResNet-18, for images of 32 × 32, half as wide."""
+    """As ResNet-18, for images of 32 by 32, half as wide."""
     width = 32
     layers: list[nn.Module] = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     inside = width
@@ -144,7 +144,7 @@ def measure(row: Row, pairs: int) -> dict[str, tuple[Ratio, float]]:
     """The ratios with their bars."""
     torch.manual_seed(0)
     model, x = row.make()
-    bare = step_of(model, x, lambda model, optimizer: None)
+    bare = step_of(model, x, lambda *_: None)
     every = step_of(model, x, Watch)
     tenth = step_of(model, x, lambda model, optimizer: Watch(model, optimizer, every=10))
 

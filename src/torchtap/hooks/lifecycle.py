@@ -21,7 +21,7 @@ SeenAll = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], object]
 """(module, positional inputs, inputs by name, output)"""
 
 
-class _Quiet:
+class Quiet:
     """Calls a function and returns None: what a hook returns would replace the output.
 
     A copy of it, or what is loaded from a file, is a method of the standard library that takes anything and does
@@ -82,7 +82,7 @@ class Hooks:
             if (why := refusal(layer)) is not None:
                 self.refused.append((layer, why))
                 return False
-            hook: Any = _Quiet(function)
+            hook: Any = Quiet(function)
             self._handles.append(layer.module.register_forward_hook(hook, with_kwargs=with_kwargs))
             return True
 

@@ -1,1 +1,13 @@
-"""What every layer of a network did in each step, at almost no cost."""
+"""What every layer of a network did in each step, at almost no cost.
+
+- `watch(model, optimizer)`: statistics of outputs, output gradients, parameters and updates, in each step.
+- `unwatch(model)`: ends it.
+"""
+
+from __future__ import annotations
+
+from torchtap.monitor._first import FirstNonfinite
+from torchtap.monitor.history import Series
+from torchtap.monitor.watch import Watch, WatchWarning, unwatch, watch
+
+__all__ = ["FirstNonfinite", "Series", "Watch", "WatchWarning", "unwatch", "watch"]

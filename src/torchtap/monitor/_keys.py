@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 Direction = Literal["input", "output", "gradient"]
 MOST_CALLS = 8
 """Calls of one layer in one forward that have rows of their own; those beyond share the last one's."""
@@ -26,6 +28,7 @@ class KeyTable:
 
     def __init__(self) -> None:
         self.keys: list[Key] = []
+        self._are_gradients: list[bool] = []
         self._numbers: dict[Key, int] = {}
 
     def number(self, key: Key) -> int:
@@ -33,7 +36,13 @@ class KeyTable:
         number = self._numbers.setdefault(key, len(self.keys))
         if number == len(self.keys):
             self.keys.append(key)
+            self._are_gradients.append(key.direction == "gradient")
         return number
+
+    def are_gradients(self, numbers: np.ndarray) -> np.ndarray:
+        """Which of the keys with these numbers [n] are gradients', [n] bool."""
+        chosen: np.ndarray = np.array(self._are_gradients, dtype=bool)[numbers]
+        return chosen
 
     def __getitem__(self, number: int) -> Key:
         return self.keys[number]

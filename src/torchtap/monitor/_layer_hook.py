@@ -17,6 +17,8 @@ from torchtap.monitor.stats import refusal
 _grad_enabled = torch.is_grad_enabled
 _graph_task = torch._C._current_graph_task_id
 _NO_TASK = -1
+_WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.uint8))
+_MOST_TOKENS = 1 << 20  # of whole numbers, which are copied to be measured
 
 
 class LayerHook:
@@ -121,7 +123,9 @@ class _GradientHook:
 
 
 class PassHook:
-    """The forward pre-hook of the model itself: a pass begins. Measures its inputs."""
+    """The forward pre-hook of the model itself: a pass begins. Measures the inputs, whole numbers too."""
+
+    __slots__ = ("_state",)
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -130,10 +134,13 @@ class PassHook:
         state = self._state
         if _graph_task() != _NO_TASK:
             return
-        state.passes += 1
-        state.training_pass = _grad_enabled()
-        if not state.sampling or not state.training_pass:
+        training = _grad_enabled()
+        state.begin_pass(training=training)
+        if not state.sampling or not training:
             return
         for path, tensor in tensors((args, kwargs)):
-            if refusal(tensor) is None:
-                state.measure(tensor, state.keys.number(Key(-1, 0, path, "input")), zeros=False)
+            values = tensor
+            if tensor.dtype in _WHOLE and tensor.numel() <= _MOST_TOKENS:
+                values = tensor.detach().double()
+            if refusal(values) is None:
+                state.measure(values, state.keys.number(Key(-1, 0, path, "input")), zeros=False)

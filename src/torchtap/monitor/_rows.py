@@ -12,11 +12,11 @@ from torch import Tensor
 from torchtap.monitor.stats import ROW
 
 _CHUNK = 256
-_MOST = 4096  # rows of one step; a loop of more calls is merged meanwhile
+_MOST = 4096  # rows of one step on the host; a loop of more calls is merged meanwhile
 _BYTES = 8 * ROW
 
 Rows = tuple[np.ndarray, np.ndarray]
-"""Numbers of keys [n] int64, and their raw rows [n, 8] float64, in the order in which they were measured."""
+"""Numbers [n] int64, and their raw rows [n, 8] float64, in the order in which they were measured."""
 
 
 class HostRows:
@@ -25,103 +25,100 @@ class HostRows:
     def __init__(self) -> None:
         self._chunks: list[np.ndarray] = []
         self._addresses: list[int] = []
-        self._keys: list[int] = []
+        self._numbers: list[int] = []
         self._lock = threading.Lock()
 
-    def claim(self, key: int) -> int:
+    def claim(self, number: int) -> int:
         """The address of a new row. Any thread."""
         with self._lock:
-            index = len(self._keys)
+            index = len(self._numbers)
             if index == _CHUNK * len(self._chunks):
-                index = self._grow()
-            self._keys.append(key)
+                index = self._make_room()
+            self._numbers.append(number)
         chunk, place = divmod(index, _CHUNK)
         return self._addresses[chunk] + place * _BYTES
 
-    def _grow(self) -> int:
-        if len(self._keys) >= _MOST:
-            keys, rows = merged(np.array(self._keys), self._filled())
-            if len(keys) < _MOST // 2:
-                self._keys = keys.tolist()
-                for place in range(0, len(keys), _CHUNK):
+    def _make_room(self) -> int:
+        if len(self._numbers) >= _MOST:
+            numbers, rows = merged(np.array(self._numbers), self._filled())
+            if len(numbers) <= _MOST // 2:  # else there are as many tensors, and each keeps its row
+                self._numbers = numbers.tolist()
+                for place in range(0, len(numbers), _CHUNK):
                     part = rows[place : place + _CHUNK]
                     self._chunks[place // _CHUNK][: len(part)] = part
-                return len(keys)
+                return len(numbers)
         chunk = np.empty((_CHUNK, ROW))
         self._chunks.append(chunk)
         self._addresses.append(chunk.ctypes.data)
-        return len(self._keys)
+        return len(self._numbers)
 
     def _filled(self) -> np.ndarray:
-        return np.concatenate(self._chunks)[: len(self._keys)] if self._chunks else np.empty((0, ROW))
+        return np.concatenate(self._chunks)[: len(self._numbers)] if self._chunks else np.empty((0, ROW))
 
     def take(self) -> Callable[[], Rows]:
         """End the step: what gives its rows, now or later."""
         with self._lock:
-            taken = np.array(self._keys, dtype=np.int64), self._filled()
-            self._keys = []
+            taken = np.array(self._numbers, dtype=np.int64), self._filled()
+            self._numbers = []
         return lambda: taken
 
 
 class DeviceRows:
     """Rows in the memory of a device. Copied once a step, without waiting; read when the next step ends.
 
-    Hooks and `take` use whatever stream is current: what runs in a stream of its own must be joined before the step ends.
+    Hooks and `take` use whatever stream is current: join streams of your own before the step ends.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._chunks: list[Tensor] = []
         self._rows: list[Tensor] = []
-        self._keys: list[int] = []
+        self._numbers: list[int] = []
         self._lock = threading.Lock()
 
-    def claim(self, key: int) -> Tensor:
+    def claim(self, number: int) -> Tensor:
         """A new row, [8] float64 on the device. Any thread."""
         with self._lock:
-            index = len(self._keys)
+            index = len(self._numbers)
             if index == len(self._rows):
-                with torch.no_grad(), torch.device(self._device):
-                    chunk = torch.empty(_CHUNK, ROW, dtype=torch.float64)
-                self._chunks.append(chunk)
-                self._rows += chunk.unbind(0)
-            self._keys.append(key)
+                with torch.no_grad():
+                    self._chunks.append(torch.empty(_CHUNK, ROW, dtype=torch.float64, device=self._device))
+                self._rows += self._chunks[-1].unbind(0)
+            self._numbers.append(number)
             return self._rows[index]
 
     def take(self) -> Callable[[], Rows]:
         """End the step: what gives its rows; it waits where the copy has not ended."""
         with self._lock:
-            keys, self._keys = np.array(self._keys, dtype=np.int64), []
-        rows = read_later(torch.cat(self._chunks)[: len(keys)]) if len(keys) else lambda: np.empty((0, ROW))
-        return lambda: (keys, rows())
+            numbers, self._numbers = np.array(self._numbers, dtype=np.int64), []
+        if not len(numbers):
+            return lambda: (numbers, np.empty((0, ROW)))
+        rows = read_later(torch.cat(self._chunks)[: len(numbers)])
+        return lambda: (numbers, rows())
 
 
 def read_later(tensor: Tensor) -> Callable[[], np.ndarray]:
-    """Start to copy a tensor to the host without waiting; what gives its values, when the copy has ended.
-
-    The tensor must not be written to from another stream meanwhile.
-    """
+    """Start to copy a tensor to the host without waiting; what gives its values, when the copy has ended."""
     tensor = tensor.detach()
     if tensor.device.type != "cuda":
-        host = tensor.to("cpu", copy=True)
-        return host.numpy
+        return tensor.to("cpu", copy=True).numpy
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     host.copy_(tensor, non_blocking=True)
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(tensor.device))
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record(torch.cuda.current_stream(tensor.device))
 
     def values() -> np.ndarray:
-        event.synchronize()
+        copied.synchronize()
         return host.numpy()
 
     return values
 
 
-def merged(keys: np.ndarray, rows: np.ndarray) -> Rows:
-    """One row a key, in the order of first measurement: what several calls gave, as if it were one tensor."""
-    unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    if len(unique) == len(keys):
-        return keys, rows
+def merged(numbers: np.ndarray, rows: np.ndarray) -> Rows:
+    """One row a number, in the order of first measurement: what several calls gave, as if it were one tensor."""
+    unique, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+    if len(unique) == len(numbers):
+        return numbers, rows
     into = np.zeros((len(unique), ROW))
     into[:, :2] = np.nan
     np.fmin.at(into[:, 0], inverse, rows[:, 0])

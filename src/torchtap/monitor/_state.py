@@ -6,19 +6,21 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 
 from torchtap.monitor._keys import KeyTable
 from torchtap.monitor._rows import DeviceRows, HostRows, Rows
+from torchtap.monitor._scale import Scale
 from torchtap.monitor.stats import device_row, host_row
 
 MOST_GRADIENTS = 4096
-"""Gradients of one step that are measured: see `hooks.gradient` for what a graph of many more does in torch 2.14."""
+"""Gradients of one step that are measured: see `hooks.on_gradient` for what a graph of many more does in torch 2.14."""
 
 
 class State:
     """Of one watch. Holds no module and no tensor of the model."""
 
-    def __init__(self, *, device_path: bool = False) -> None:
+    def __init__(self, *, scaler: GradScaler | None = None, device_path: bool = False) -> None:
         self.sampling = True
         """Whether this step is measured."""
         self.training_pass = False
@@ -27,24 +29,30 @@ class State:
         """Forwards of the model until now: a layer counts its calls in each anew."""
         self.step = 0
         self.gradients = 0
-        """Hooked in this step."""
+        """Hooked in this step; those beyond `MOST_GRADIENTS` are counted only."""
         self.keys = KeyTable()
+        self.scale = Scale(scaler)
         self._device_path = device_path
         self._host = HostRows()
         self._devices: dict[torch.device, DeviceRows] = {}
 
-    def measure(self, tensor: Tensor, key: int, *, zeros: bool) -> None:
+    def begin_pass(self, *, training: bool) -> None:
+        """The model's forward begins."""
+        self.passes += 1
+        self.training_pass = training
+        if training:
+            self.scale.begin_pass()
+
+    def measure(self, tensor: Tensor, number: int, *, zeros: bool) -> None:
         """Write this tensor's row. On a device nothing waits."""
-        if tensor.device.type == "cpu" and not self._device_path:
-            host_row(tensor, self._host.claim(key), zeros)
+        if tensor.is_cpu and not self._device_path:
+            host_row(tensor, self._host.claim(number + self.scale.tag), zeros)
         else:
-            device_row(tensor, self._rows_on(tensor.device).claim(key), zeros)
+            device_row(tensor, self._rows_on(tensor.device).claim(number + self.scale.tag), zeros)
 
     def _rows_on(self, device: torch.device) -> DeviceRows:
         rows = self._devices.get(device)
-        if rows is None:
-            rows = self._devices[device] = DeviceRows(device)
-        return rows
+        return self._devices.setdefault(device, DeviceRows(device)) if rows is None else rows
 
     def take(self) -> list[Callable[[], Rows]]:
         """End the step: what gives its rows, one for each device."""

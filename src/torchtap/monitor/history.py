@@ -31,7 +31,8 @@ class Series(NamedTuple):
     def __getitem__(self, name: str) -> np.ndarray:  # type: ignore[override]  # by name: a point's column
         """A column, [n] float32: "min", "max", "mean", "rms", "std", "absmax", "zeros", "nonfinite", "count"."""
         if name == "absmax":
-            return np.fmax(np.abs(self.values[:, _MIN]), np.abs(self.values[:, _MAX]))
+            greatest: np.ndarray = np.fmax(np.abs(self.values[:, _MIN]), np.abs(self.values[:, _MAX]))
+            return greatest
         column: np.ndarray = self.values[:, COLUMNS.index(name)]
         return column
 

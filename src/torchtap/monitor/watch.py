@@ -1,217 +1,240 @@
-"""`watch(model)`: the monitor of a training run."""
+"""`watch(model)`: what every layer does in each step, while a model trains."""
 
 from __future__ import annotations
 
+import difflib
+import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
-from torchtap.hooks import Layer, select
-from torchtap.hooks.lifecycle import Hooks
-from torchtap.hooks.lifecycle import _Quiet as Quiet
+from torchtap.hooks import Hooks, Layer, select
+from torchtap.hooks.lifecycle import Quiet
+from torchtap.hooks.selection import Layers
+from torchtap.modes._by_module import ByModule
 from torchtap.monitor import _parameters
-from torchtap.monitor._keys import Key
+from torchtap.monitor._first import FirstNonfinite, first_of
 from torchtap.monitor._layer_hook import LayerHook, PassHook
 from torchtap.monitor._parameters import ParameterNorms
-from torchtap.monitor._rows import Rows, merged
+from torchtap.monitor._rows import Rows, merged, read_later
+from torchtap.monitor._scale import Unscaled
 from torchtap.monitor._state import State
 from torchtap.monitor.history import History, Scalars, Series, points
-from torchtap.monitor.stats import derive
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold, nn.Hardshrink, nn.Softshrink)
 """Layers whose outputs have exact zeros: there the fraction of zeros is measured as a rule."""
 _KEPT_OF_PARAMETERS = 24
+_open = ByModule["weakref.ref[Watch]"]()
+"""The watch of each model that has one."""
+
+
+class WatchWarning(UserWarning):
+    """A watch has seen something that spoils the run."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
-    """A step that has ended and has not been read."""
+class _Ended:
+    """A step that has ended and has not been read yet."""
 
     step: int
     rows: list[Callable[[], Rows]]
+    unscale: Callable[..., Unscaled]
     parameters: Callable[[], tuple[np.ndarray, np.ndarray]] | None
     scalars: dict[str, Callable[[], float]]
 
 
-@dataclass(frozen=True, slots=True)
-class FirstNonfinite:
-    """The first value of a run that was NaN or infinite."""
-
-    step: int
-    layer: str
-    key: Key
-    nonfinite: int
-    """How many of the tensor's values."""
-    count: int
-    before: tuple[tuple[Key, dict[str, float]], ...]
-    """What was measured before it in the same step, in order."""
-
-
 class Watch:
-    """What `watch` returns."""
+    """What `watch` returns: open from the start, until `close()` or the end of its `with` block."""
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer | None = None,
         *,
-        layers: Any = None,
+        layers: Layers = None,
         every: int = 1,
         gradients: bool = True,
+        zeros: bool | None = None,
         parameters_every: int = 10,
+        scaler: GradScaler | None = None,
         device_path: bool = False,
     ) -> None:
+        _check(model, optimizer, every, parameters_every)
         self.layers: list[Layer] = select(model, layers)
         self.every = every
         self.parameters_every = parameters_every
+        self.skipped = 0
+        """Backward passes whose optimizer step a GradScaler left out."""
         self._model = weakref.ref(model)
-        self._state = State(device_path=device_path)
+        self._state = State(scaler=scaler, device_path=device_path)
         self._history = History()
         self._parameters = ParameterNorms()
         self._parameter_history = History(_KEPT_OF_PARAMETERS, _parameters.pooled)
         self._scalars = Scalars()
         self._given: dict[str, Callable[[], float]] = {}
-        self._pending: _Pending | None = None
+        self._ended: _Ended | None = None
         self._first: FirstNonfinite | None = None
         self._hooks = Hooks()
-        self._layer_hooks: list[LayerHook] = []
-        self._handles: list[Any] = []
+        self._handles: list[RemovableHandle] = []
+        self.layer_hooks: list[LayerHook] = []
         try:
-            self._attach(model, optimizer, gradients=gradients)
+            self._attach(model, optimizer, gradients, zeros)
         except BaseException:
             self.close()
             raise
+        _open[model] = weakref.ref(self)
+        # Nobody can end a step of a watch that nobody holds: then the hooks go too.
+        weakref.finalize(self, _detach, self._hooks, self._handles, self._state)
 
-    def _attach(self, model: nn.Module, optimizer: Optimizer | None, *, gradients: bool) -> None:
+    def _attach(
+        self, model: nn.Module, optimizer: Optimizer | None, gradients: bool, zeros: bool | None
+    ) -> None:
         for number, layer in enumerate(self.layers):
-            hook = LayerHook(
-                self._state, number, zeros=isinstance(layer.module, RECTIFIERS), gradients=gradients
-            )
-            self._layer_hooks.append(hook)
+            counted = isinstance(layer.module, RECTIFIERS) if zeros is None else zeros
+            hook = LayerHook(self._state, number, zeros=counted, gradients=gradients)
+            self.layer_hooks.append(hook)
             self._hooks.add(layer, hook)
-        self._handles.append(model.register_forward_pre_hook(Quiet(PassHook(self._state)), with_kwargs=True))
+        begins = Quiet(PassHook(self._state))
+        self._handles.append(model.register_forward_pre_hook(begins, with_kwargs=True))
         if optimizer is not None:
             self._handles.append(optimizer.register_step_pre_hook(self._before_optimizer))
             self._handles.append(optimizer.register_step_post_hook(self._after_optimizer))
 
     @property
     def model(self) -> nn.Module | None:
-        """The watched model, as long as it is there."""
+        """The watched model, as long as it is there: a watch keeps no model alive."""
         return self._model()
 
     @property
     def steps(self) -> int:
-        """Finished until now."""
+        """Training steps that have ended."""
         return self._state.step
 
+    def _measures_parameters(self) -> bool:
+        return self._state.step % self.parameters_every == 0
+
     def _before_optimizer(self, *_: object) -> None:
-        model = self._model()
-        if model is not None and self._state.step % self.parameters_every == 0:
+        if self._measures_parameters() and (model := self._model()) is not None:
             self._parameters.before(model)
 
     def _after_optimizer(self, optimizer: Optimizer, *_: object) -> None:
-        rate = optimizer.param_groups[0]["lr"]
-        self.log(lr=rate)
+        groups = optimizer.param_groups
+        for number, group in enumerate(groups):
+            self.log(**{"lr" if len(groups) == 1 else f"lr.{number}": group["lr"]})
         self.step()
 
     def log(self, **values: float | Tensor) -> None:
-        """Numbers of this step, such as `loss=loss`: floats or tensors of one value, on any device, not waited for."""
-        from torchtap.monitor._rows import read_later
-
+        """Numbers of this step, such as `loss=loss`: floats, or tensors of one value on any device, not waited for."""
         for name, value in values.items():
-            if isinstance(value, Tensor):
-                read = read_later(value.detach().reshape(()))
-                self._given[name] = lambda read=read: float(read())  # type: ignore[misc]
-            else:
-                self._given[name] = lambda value=value: float(value)  # type: ignore[misc]
+            if isinstance(value, Tensor) and value.numel() != 1:
+                raise ValueError(
+                    f"log({name}=...): one number, but the tensor has the shape {tuple(value.shape)}. "
+                    f"Give its mean: {name}={name}.mean()"
+                )
+            self._given[name] = _later(value)
 
     def step(self, loss: float | Tensor | None = None) -> None:
-        """A training step has ended: right after `optimizer.step()`. Called by itself where an optimizer was given."""
+        """A training step has ended: call it right after `optimizer.step()`, with an optimizer given not at all.
+
+        `loss`: as `log(loss=loss)`.
+        """
         if loss is not None:
             self.log(loss=loss)
         state, model = self._state, self._model()
         parameters = None
-        if model is not None and state.step % self.parameters_every == 0:
+        if model is not None and self._measures_parameters():
             parameters = self._parameters.after(model)
-        ended = _Pending(state.step, state.take(), parameters, self._given)
+        ended = _Ended(state.step, state.take(), state.scale.take(), parameters, self._given)
         self._given = {}
         state.step += 1
         state.gradients = 0
         state.sampling = state.step % self.every == 0
-        if self._pending is not None:
-            self._read(self._pending)
-        self._pending = ended
+        self._flush()
+        self._ended = ended
         if not state.reads_late:
             self._flush()
 
     def _flush(self) -> None:
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            self._read(pending)
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            self._read(ended)
 
-    def _read(self, ended: _Pending) -> None:
+    def _read(self, ended: _Ended) -> None:
+        keys = self._state.keys
+        skipped = 0
         for read in ended.rows:
-            keys, raw = merged(*read())
-            if not len(keys):
-                continue
-            made = points(raw)
-            self._history.add(ended.step, keys, made)
-            if self._first is None and raw[:, 5].any():
-                self._note_first(ended.step, keys, raw)
+            unscaled = ended.unscale(read(), keys)
+            numbers, raw = merged(unscaled.numbers, unscaled.rows)
+            skipped = max(skipped, unscaled.skipped)
+            if len(numbers):
+                self._history.add(ended.step, numbers, points(raw))
+            if self._first is None and (first := first_of(ended.step, numbers, raw, keys, self.layers)):
+                self._first = first
+                warnings.warn(str(first), WatchWarning, stacklevel=2)
+        self.skipped += skipped
         if ended.parameters is not None:
             self._parameter_history.add(ended.step, *ended.parameters())
         if ended.scalars:
             self._scalars.add(ended.step, {name: read() for name, read in ended.scalars.items()})
 
-    def _note_first(self, step: int, keys: np.ndarray, raw: np.ndarray) -> None:
-        table = self._state.keys
-        bad = int(np.flatnonzero(raw[:, 5])[0])
-        key = table[int(keys[bad])]
-        derived = derive(raw)
-        before = tuple(
-            (table[int(keys[place])], {name: float(column[place]) for name, column in derived.items()})
-            for place in range(bad)
-        )
-        name = self.layers[key.layer].name if key.layer >= 0 else "the model's inputs"
-        self._first = FirstNonfinite(step, name, key, int(raw[bad, 5]), int(raw[bad, 6]), before)
-
     def first_nonfinite(self) -> FirstNonfinite | None:
-        """The first value that was NaN or infinite, in the order in which things ran; None: all were finite."""
+        """The first value that was NaN or infinite, in the order in which things ran; None: all were finite.
+
+        Inputs of the model, outputs and output gradients of the watched layers; gradients of steps that a GradScaler
+        left out do not count.
+        """
         self._flush()
         return self._first
 
-    def series(self, layer: str, direction: str = "output", call: int = 0, path: str | None = None) -> Series:
-        """One tensor over the run; `path` None: the first of the output."""
+    def series(
+        self, layer: str, direction: str = "output", *, call: int = 0, path: str | None = None
+    ) -> Series:
+        """What was measured of one tensor over the run: see `Series`.
+
+        `layer`: any of its names; `direction`: "output" or "gradient" (of the loss with respect to that output);
+        `call`: of several calls in one forward; `path`: of several tensors, "" or "1.0", None for the first.
+        Raises KeyError where nothing was measured.
+        """
         self._flush()
+        numbers = {number for number, each in enumerate(self.layers) if layer in each.names}
         for number, key in enumerate(self._state.keys.keys):
-            name = self.layers[key.layer].name if key.layer >= 0 else ""
-            if name == layer and key.direction == direction and key.call == call and path in (None, key.path):
+            if key.layer in numbers and key[1:] == (call, key.path if path is None else path, direction):
                 return self._history.series(number)
-        known: Sequence[str] = [each.name for each in self.layers]
-        raise KeyError(f"{layer!r} has no {direction} that was measured; layers: {', '.join(known[:8])}")
+        raise KeyError(self._not_measured(layer, direction, numbers))
+
+    def _not_measured(self, layer: str, direction: str, numbers: set[int]) -> str:
+        if numbers:
+            return f"{layer}: no {direction} was measured with this call and path"
+        near = difflib.get_close_matches(layer, [each.name for each in self.layers], 3, 0.3)
+        return (
+            f"{layer!r} is not watched; near: {', '.join(near) or 'nothing'}. All: [l.name for l in w.layers]"
+        )
 
     def scalars(self, name: str) -> Series:
-        """What `log` was given under a name, over the run."""
+        """What `log` was given under this name, over the run; empty where that is nothing."""
         self._flush()
         return self._scalars.series(name)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it still watches."""
+        return bool(self._handles)
+
     def close(self) -> None:
-        """Remove all hooks. What was measured stays."""
-        self._hooks.remove()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._state.sampling = False
+        """Take all hooks off. What was measured stays. Doing it again does nothing."""
+        _detach(self._hooks, self._handles, self._state)
         self._flush()
 
     def __enter__(self) -> Watch:
+        if not self.is_open:
+            raise RuntimeError("this watch is closed: make a new one, with torchtap.watch(model)")
         return self
 
     def __exit__(
@@ -219,10 +242,100 @@ class Watch:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "closed"
+        return f"<Watch, {state}: {len(self.layers)} layers, {self.steps} steps>"
 
-def watch(model: nn.Module, optimizer: Optimizer | None = None, **options: Any) -> Watch:
-    """Watch a model while it trains."""
-    return Watch(model, optimizer, **options)
+
+def _detach(hooks: Hooks, handles: list[RemovableHandle], state: State) -> None:
+    hooks.remove()
+    while handles:
+        handles.pop().remove()
+    state.sampling = False
 
 
-__all__ = ["FirstNonfinite", "Watch", "torch", "watch"]
+def _later(value: float | Tensor) -> Callable[[], float]:
+    if isinstance(value, Tensor):
+        read = read_later(value.detach().reshape(()))
+        return lambda: float(read())
+    number = float(value)
+    return lambda: number
+
+
+def _check(model: object, optimizer: object, every: int, parameters_every: int) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"watch() takes an nn.Module, got {type(model).__name__}")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"watch(model, optimizer): the optimizer is a torch.optim.Optimizer, got {type(optimizer).__name__}"
+        )
+    for name, number in (("every", every), ("parameters_every", parameters_every)):
+        if number < 1:
+            raise ValueError(f"watch({name}=...) is 1 or more, got {number}")
+    known = _open.get(model)
+    other = known() if known is not None else None
+    if other is not None and other.is_open:
+        raise RuntimeError(
+            f"this {type(model).__name__} is watched already, since {other.steps} steps. Close that watch first: its "
+            "close(), or torchtap.unwatch(model)"
+        )
+
+
+def unwatch(model: nn.Module) -> None:
+    """Close the watch of this model, where there is one."""
+    known = _open.get(model)
+    if known is not None and (watching := known()) is not None:
+        watching.close()
+
+
+def watch(
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    *,
+    layers: Layers = None,
+    every: int = 1,
+    gradients: bool = True,
+    zeros: bool | None = None,
+    parameters_every: int = 10,
+    scaler: GradScaler | None = None,
+) -> Watch:
+    """Watch what the layers of `model` give, and the gradients that come back, in each step of a training.
+
+    With `optimizer` a step ends by itself when that has stepped, and its learning rates are logged; without, call
+    `step()` of what is returned. Measured are forwards that record gradients: a validation under `no_grad` is not.
+
+    `layers`: which, as in `hooks.select`; None: all leaves. `every`: only each so many steps; in between a hook costs a
+    microsecond. `gradients`: of the outputs, too. `zeros`: count zeros in all outputs (True), none (False), or where a
+    layer makes them (None: ReLU and its like). `parameters_every`: norms of parameters, gradients and updates each so
+    many steps. `scaler`: the GradScaler, so that gradients are unscaled, and those of skipped steps left out.
+
+    Outputs, gradients, random numbers and `state_dict()` are what they are without. Hooks are no part of copies and
+    files of the model. A step holds one row of 64 bytes for each tensor; the history holds some 3 KB for each layer,
+    however long the run is. On a GPU nothing waits: rows are read when the next step ends.
+
+    Raises TypeError and ValueError for arguments that are none, `hooks.PatternError` where `layers` matches nothing,
+    RuntimeError where the model is watched already.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    >>> with watch(net, optimizer) as w:
+    ...     for _ in range(3):
+    ...         optimizer.zero_grad()
+    ...         loss = net(torch.ones(2, 4)).square().mean()
+    ...         w.log(loss=loss)
+    ...         loss.backward()
+    ...         optimizer.step()
+    >>> len(w.series("1")["rms"]), len(w.series("0", "gradient")["std"]), w
+    (3, 3, <Watch, closed: 3 layers, 3 steps>)
+    """
+    return Watch(
+        model,
+        optimizer,
+        layers=layers,
+        every=every,
+        gradients=gradients,
+        zeros=zeros,
+        parameters_every=parameters_every,
+        scaler=scaler,
+    )
