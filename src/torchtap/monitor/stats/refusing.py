@@ -15,7 +15,7 @@ MEASURED = frozenset(
     (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128, *_FLOAT8)
 )
 # What is a tensor of plain memory by its type alone; other types are looked at.
-_PLAIN = (Tensor, nn.Parameter)
+PLAIN = (Tensor, nn.Parameter)
 
 
 def refusal(tensor: Tensor) -> str | None:
@@ -27,7 +27,7 @@ def refusal(tensor: Tensor) -> str | None:
     >>> refusal(torch.zeros(3)), refusal(torch.zeros(3, dtype=torch.int64))
     (None, 'int64 values')
     """
-    if type(tensor) not in _PLAIN:
+    if type(tensor) not in PLAIN:
         if isinstance(local := local_part(tensor), str):
             return local
         tensor = local
@@ -47,7 +47,7 @@ def refusal(tensor: Tensor) -> str | None:
 def local_part(tensor: Tensor) -> Tensor | str:
     """The plain tensor that a subclass holds on this rank, or why it has none to measure."""
     kind = type(tensor)
-    if kind in _PLAIN:
+    if kind in PLAIN:
         return tensor
     name = kind.__name__
     if name == "DTensor":
