@@ -2,12 +2,14 @@
 
 - `watch(model, optimizer)`: statistics of outputs, output gradients, parameters and updates, in each step.
 - `unwatch(model)`: ends it.
+- `find_nan(model, batch, loss)`: which operation, at which line, made the first NaN or Inf.
 """
 
 from __future__ import annotations
 
 from torchtap.monitor._first import FirstNonfinite
+from torchtap.monitor.find_nan import NanReport, find_nan
 from torchtap.monitor.history import Series
 from torchtap.monitor.watch import Watch, WatchWarning, unwatch, watch
 
-__all__ = ["FirstNonfinite", "Series", "Watch", "WatchWarning", "unwatch", "watch"]
+__all__ = ["FirstNonfinite", "NanReport", "Series", "Watch", "WatchWarning", "find_nan", "unwatch", "watch"]

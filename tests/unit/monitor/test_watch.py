@@ -396,11 +396,13 @@ class TestBadInput:
             w.__enter__()
 
     def test_a_loss_of_many_values(self):
-        with watch(nn.Linear(1, 1)) as w:
-            with pytest.raises(
+        with (
+            watch(nn.Linear(1, 1)) as w,
+            pytest.raises(
                 ValueError, match=r"log\(loss=...\): one number, but the tensor has the shape \(2,\)"
-            ):
-                w.step(torch.ones(2))
+            ),
+        ):
+            w.step(torch.ones(2))
 
     def test_a_layer_that_is_not_watched(self):
         with (
