@@ -9,19 +9,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchtap import hooks, modes, selftest, variants
+    from torchtap import hooks, modes, monitor, selftest, variants
+    from torchtap.monitor import find_nan, unwatch, watch
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "hooks", "modes", "selftest", "variants"]
-# Public names that are loaded at first use: submodules here, later also functions (name -> where it lives).
-_SUBMODULES = frozenset({"hooks", "modes", "selftest", "variants"})
+__all__ = [
+    "__version__",
+    "find_nan",
+    "hooks",
+    "modes",
+    "monitor",
+    "selftest",
+    "unwatch",
+    "variants",
+    "watch",
+]
+# Public names that are loaded at first use: submodules, and what a user's first line needs (name -> where it lives).
+_SUBMODULES = frozenset({"hooks", "modes", "monitor", "selftest", "variants"})
+_FUNCTIONS = {"find_nan": "monitor", "unwatch": "monitor", "watch": "monitor"}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _SUBMODULES:
-        raise AttributeError(f"module 'torchtap' has no attribute {name!r}")
-    return import_module(f"torchtap.{name}")  # the import system stores it: asked once
+    if name in _SUBMODULES:
+        return import_module(f"torchtap.{name}")  # the import system stores it: asked once
+    if name in _FUNCTIONS:
+        value = globals()[name] = getattr(import_module(f"torchtap.{_FUNCTIONS[name]}"), name)
+        return value
+    raise AttributeError(f"module 'torchtap' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_SUBMODULES})
+    return sorted({*globals(), *_SUBMODULES, *_FUNCTIONS})

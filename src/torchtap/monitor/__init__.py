@@ -7,9 +7,9 @@
 
 from __future__ import annotations
 
+from torchtap.monitor._find_nan import NanReport, find_nan
 from torchtap.monitor._first import FirstNonfinite
-from torchtap.monitor.find_nan import NanReport, find_nan
+from torchtap.monitor._watch import Watch, WatchWarning, unwatch, watch
 from torchtap.monitor.history import Series
-from torchtap.monitor.watch import Watch, WatchWarning, unwatch, watch
 
 __all__ = ["FirstNonfinite", "NanReport", "Series", "Watch", "WatchWarning", "find_nan", "unwatch", "watch"]
