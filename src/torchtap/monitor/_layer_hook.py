@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from torchtap.hooks import tensors
 from torchtap.hooks.gradient import on_gradient
+from torchtap.monitor._compiled import NOTHING, TICKET, number_of, saw
 from torchtap.monitor._keys import MOST_CALLS, Key
 from torchtap.monitor._state import MOST_GRADIENTS, State
 from torchtap.monitor.stats import refusal
@@ -18,6 +20,7 @@ _grad_enabled = torch.is_grad_enabled
 _graph_task = torch._C._current_graph_task_id
 _NO_TASK = -1
 _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.uint8))
+_BEGINS = "begins"
 _MOST_TOKENS = 1 << 20  # of whole numbers, which are copied to be measured
 
 
@@ -25,7 +28,9 @@ class LayerHook:
     """The forward hook of one layer."""
 
     __slots__ = (
+        "__weakref__",
         "_call",
+        "_compiled_calls",
         "_gradients",
         "_layer",
         "_numbers",
@@ -33,6 +38,7 @@ class LayerHook:
         "_recall",
         "_state",
         "calls",
+        "number",
         "refused",
         "zeros",
     )
@@ -44,13 +50,20 @@ class LayerHook:
         self.zeros = zeros
         self._pass = -1
         self._call = self._recall = 0
+        self._compiled_calls: dict[str, int] = {}
         self._numbers: dict[tuple[int, str], tuple[int, int]] = {}
+        self.number = number_of(self)
+        """What compiled code knows it by."""
         self.calls = 0
         """Of the whole run, sampled or not, with gradients or without; recomputations are none."""
         self.refused: dict[str, int] = {}
         """Why outputs were not measured, and how many."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002
+        if is_compiling():
+            for path, tensor in (("", output),) if type(output) is Tensor else tensors(output):
+                saw(tensor.detach(), TICKET, self.number, path, torch.is_grad_enabled())
+            return
         state = self._state
         if _graph_task() != _NO_TASK:
             if state.sampling and self._gradients:
@@ -66,14 +79,29 @@ class LayerHook:
         if call < MOST_CALLS - 1:
             self._call = call + 1
         for path, tensor in (("", output),) if type(output) is Tensor else tensors(output):
-            why = refusal(tensor)
-            if why is not None:
-                self.refused[why] = self.refused.get(why, 0) + 1
-                continue
-            numbers = self._numbers.get((call, path)) or self._number(call, path)
-            state.measure(tensor, numbers[0], zeros=self.zeros)
-            if self._gradients and tensor.requires_grad:
-                self._follow(tensor, numbers[1])
+            self._measure(tensor, call, path)
+
+    def saw(self, tensor: Tensor, path: str, *, recording: bool) -> None:
+        """Compiled code has this output. Its gradient is not seen: that is the business of the compiled backward."""
+        state = self._state
+        if self._pass != state.passes:
+            self._pass = state.passes
+            self._compiled_calls.clear()
+        call = self._compiled_calls.get(path, 0)
+        self._compiled_calls[path] = min(call + 1, MOST_CALLS - 1)
+        self.calls += 1
+        if state.sampling and recording:
+            self._measure(tensor, call, path)
+
+    def _measure(self, tensor: Tensor, call: int, path: str) -> None:
+        why = refusal(tensor)
+        if why is not None:
+            self.refused[why] = self.refused.get(why, 0) + 1
+            return
+        numbers = self._numbers.get((call, path)) or self._number(call, path)
+        self._state.measure(tensor, numbers[0], zeros=self.zeros)
+        if self._gradients and tensor.requires_grad:
+            self._follow(tensor, numbers[1])
 
     def _number(self, call: int, path: str) -> tuple[int, int]:
         table = self._state.keys
@@ -125,22 +153,38 @@ class _GradientHook:
 class PassHook:
     """The forward pre-hook of the model itself: a pass begins. Measures the inputs, whole numbers too."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("__weakref__", "_state", "number")
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self.number = number_of(self)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
-        state = self._state
+        if is_compiling():
+            saw(NOTHING, TICKET, self.number, _BEGINS, torch.is_grad_enabled())
+            for path, tensor in tensors((args, kwargs)):
+                saw(tensor.detach(), TICKET, self.number, path, torch.is_grad_enabled())
+            return
         if _graph_task() != _NO_TASK:
             return
         training = _grad_enabled()
-        state.begin_pass(training=training)
-        if not state.sampling or not training:
+        self._state.begin_pass(training=training)
+        for path, tensor in tensors((args, kwargs)) if training else ():
+            self._measure(tensor, path)
+
+    def saw(self, tensor: Tensor, path: str, *, recording: bool) -> None:
+        """Compiled code has this input, or its pass begins."""
+        if path == _BEGINS:
+            self._state.begin_pass(training=recording)
+        elif recording:
+            self._measure(tensor, path)
+
+    def _measure(self, tensor: Tensor, path: str) -> None:
+        state = self._state
+        if not state.sampling:
             return
-        for path, tensor in tensors((args, kwargs)):
-            values = tensor
-            if tensor.dtype in _WHOLE and tensor.numel() <= _MOST_TOKENS:
-                values = tensor.detach().double()
-            if refusal(values) is None:
-                state.measure(values, state.keys.number(Key(-1, 0, path, "input")), zeros=False)
+        values = tensor
+        if tensor.dtype in _WHOLE and tensor.numel() <= _MOST_TOKENS:
+            values = tensor.detach().double()
+        if refusal(values) is None:
+            state.measure(values, state.keys.number(Key(-1, 0, path, "input")), zeros=False)

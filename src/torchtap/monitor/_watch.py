@@ -113,6 +113,11 @@ class Watch:
         return self._model()
 
     @property
+    def refused(self) -> list[tuple[Layer, str]]:
+        """The layers that could not be hooked, each with the reason in words."""
+        return self._hooks.refused
+
+    @property
     def steps(self) -> int:
         """Training steps that have ended."""
         return self._state.step
