@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -27,6 +28,8 @@ from torchtap.monitor._rows import Rows, merged, read_later
 from torchtap.monitor._scale import Unscaled
 from torchtap.monitor._state import State
 from torchtap.monitor.history import History, Scalars, Series, points
+from torchtap.monitor.writers.background import Background
+from torchtap.monitor.writers.record import About, Record, Writer
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold, nn.Hardshrink, nn.Softshrink)
 """Layers whose outputs have exact zeros: there the fraction of zeros is measured as a rule."""
@@ -64,6 +67,8 @@ class Watch:
         zeros: bool | None = None,
         parameters_every: int = 10,
         scaler: GradScaler | None = None,
+        writers: Sequence[Writer] = (),
+        block: bool = False,
         device_path: bool = False,
     ) -> None:
         _check(model, optimizer, every, parameters_every)
@@ -81,10 +86,13 @@ class Watch:
         self._given: dict[str, Callable[[], float]] = {}
         self._ended: _Ended | None = None
         self._first: FirstNonfinite | None = None
+        self._background: Background | None = None
         self._hooks = Hooks()
         self._handles: list[RemovableHandle] = []
         self.layer_hooks: list[LayerHook] = []
         try:
+            if writers:
+                self._background = Background(writers, self._about(model), block=block)
             self._attach(model, optimizer, gradients, zeros)
         except BaseException:
             self.close()
@@ -106,6 +114,10 @@ class Watch:
         if optimizer is not None:
             self._handles.append(optimizer.register_step_pre_hook(self._before_optimizer))
             self._handles.append(optimizer.register_step_post_hook(self._after_optimizer))
+
+    def _about(self, model: nn.Module) -> About:
+        layers = tuple((layer.name, layer.kind) for layer in self.layers)
+        return About(type(model).__name__, layers, self.every, torch.__version__)
 
     @property
     def model(self) -> nn.Module | None:
@@ -173,21 +185,40 @@ class Watch:
 
     def _read(self, ended: _Ended) -> None:
         keys = self._state.keys
+        scalars = {name: read() for name, read in ended.scalars.items()}
+        norms = ended.parameters() if ended.parameters is not None else None
         skipped = 0
         for read in ended.rows:
             unscaled = ended.unscale(read(), keys)
             numbers, raw = merged(unscaled.numbers, unscaled.rows)
             skipped = max(skipped, unscaled.skipped)
             if len(numbers):
-                self._history.add(ended.step, numbers, points(raw))
+                made = points(raw)
+                self._history.add(ended.step, numbers, made)
+                if self._background is not None:
+                    self._background.put(self._record(ended.step, scalars, numbers, made, norms))
             if self._first is None and (first := first_of(ended.step, numbers, raw, keys, self.layers)):
                 self._first = first
                 warnings.warn(str(first), WatchWarning, stacklevel=2)
         self.skipped += skipped
-        if ended.parameters is not None:
-            self._parameter_history.add(ended.step, *ended.parameters())
-        if ended.scalars:
-            self._scalars.add(ended.step, {name: read() for name, read in ended.scalars.items()})
+        if norms is not None:
+            self._parameter_history.add(ended.step, *norms)
+        if scalars:
+            self._scalars.add(ended.step, scalars)
+
+    def _record(
+        self,
+        step: int,
+        scalars: dict[str, float],
+        numbers: np.ndarray,
+        made: np.ndarray,
+        norms: tuple[np.ndarray, np.ndarray] | None,
+    ) -> Record:
+        keys = tuple(self._state.keys[number] for number in numbers.tolist())
+        names = tuple(self.layers[key.layer].name if key.layer >= 0 else "" for key in keys)
+        of_parameters, rows = norms if norms is not None else (np.empty(0, dtype=np.int64), None)
+        parameters = tuple(self._parameters.names[number] for number in of_parameters.tolist())
+        return Record(step, scalars, keys, names, made, parameters, None if rows is None else rows[:, :4])
 
     def first_nonfinite(self) -> FirstNonfinite | None:
         """The first value that was NaN or infinite, in the order in which things ran; None: all were finite.
@@ -236,6 +267,8 @@ class Watch:
         """Take all hooks off. What was measured stays. Doing it again does nothing."""
         _detach(self._hooks, self._handles, self._state)
         self._flush()
+        if self._background is not None:
+            self._background.close()
 
     def __enter__(self) -> Watch:
         if not self.is_open:
@@ -303,6 +336,8 @@ def watch(
     zeros: bool | None = None,
     parameters_every: int = 10,
     scaler: GradScaler | None = None,
+    writers: Sequence[Writer] = (),
+    block: bool = False,
 ) -> Watch:
     """Watch what the layers of `model` give, and the gradients that come back, in each step of a training.
 
@@ -313,6 +348,8 @@ def watch(
     microsecond. `gradients`: of the outputs, too. `zeros`: count zeros in all outputs (True), none (False), or where a
     layer makes them (None: ReLU and its like). `parameters_every`: norms of parameters, gradients and updates each so
     many steps. `scaler`: the GradScaler, so that gradients are unscaled, and those of skipped steps left out.
+    `writers`: where each step is written, see `torchtap.monitor.writers`; a step that finds 256 waiting is dropped and
+    counted, or with `block` waits.
 
     Outputs, gradients, random numbers and `state_dict()` are what they are without. Hooks are no part of copies and
     files of the model. A step holds one row of 64 bytes for each tensor; the history holds some 3 KB for each layer,
@@ -343,4 +380,6 @@ def watch(
         zeros=zeros,
         parameters_every=parameters_every,
         scaler=scaler,
+        writers=writers,
+        block=block,
     )
