@@ -63,8 +63,8 @@ def test_the_tensor_keeps_bytes_version_and_graph(way: Way) -> None:
 
 
 def test_grad_mode_and_inference_mode_are_left_alone(way: Way) -> None:
-    for place in (nullcontext, torch.no_grad, torch.inference_mode):
-        with place():  # type: ignore[operator]
+    for place in (PLACES["plain"], PLACES["no_grad"], PLACES["inference_mode"]):
+        with place():
             before = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
             way(torch.rand(5))
             assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == before
