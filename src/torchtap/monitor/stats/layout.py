@@ -31,7 +31,7 @@ def flat(tensor: Tensor) -> tuple[Tensor, int]:
         plain = torch.view_as_real(plain.resolve_conj())
     plain = plain.resolve_neg()
     if plain.is_contiguous():
-        return plain.view(-1), 1
+        return plain if plain.dim() == 1 else plain.view(-1), 1
     return _in_memory_order(plain)
 
 
