@@ -40,6 +40,9 @@ RUN --mount=type=bind,source=docker/build,target=/build \
 
 FROM tools AS wheel
 WORKDIR /source
+# Compiling takes seconds, so its source comes first: another source leaves this layer as it is.
+COPY src/torchtap/monitor/stats/build.py src/torchtap/monitor/stats/kernel.c src/torchtap/monitor/stats/
+RUN /tools/bin/python -B src/torchtap/monitor/stats/build.py
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN /tools/bin/python -m hatchling build -t wheel -d /wheel

@@ -31,11 +31,11 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg] # of a configura
             self.folder = tempfile.TemporaryDirectory(prefix="torchtap-kernel-")
             folder = Path(self.folder.name)
         try:
-            library = build.build(folder)
+            library = build.existing() or build.build(folder)
         except build.BuildError as error:
             self.app.display_warning(f"torchtap: no C kernel for the statistics: {error}")
             return
-        self.app.display_info(f"torchtap: compiled {library.name}")
+        self.app.display_info(f"torchtap: with {library.name}")
         build_data["pure_python"] = False
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"  # no Python.h in it: one wheel for every Python 3

@@ -12,6 +12,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -56,6 +57,12 @@ def compiler() -> list[str]:
     raise BuildError(f"no C compiler found (looked for {', '.join(COMPILERS)}, and CC is not set)")
 
 
+def existing(folder: Path = SOURCE.parent) -> Path | None:
+    """The whole library of this very source in `folder`, if there is one. Raises OSError where it cannot be read."""
+    library = folder / library_name()
+    return library if library.exists() and is_sealed(library.read_bytes()) else None
+
+
 def build(folder: Path = SOURCE.parent) -> Path:
     """Compile into `folder`; gives the library. Raises BuildError.
 
@@ -89,3 +96,16 @@ def _compile(output: Path) -> None:
     if done.returncode != 0 or not output.exists():
         said = done.stderr.strip().splitlines()[-3:] or [f"exit code {done.returncode}"]
         raise BuildError(f"{command[0]} failed: {' / '.join(said)}")
+
+
+def main() -> int:
+    """Compile the kernel into the source tree; without a compiler say so. A step of the image's build."""
+    try:
+        sys.stdout.write(f"torchtap: compiled {build().name}\n")
+    except BuildError as error:
+        sys.stderr.write(f"torchtap: no C kernel for the statistics: {error}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

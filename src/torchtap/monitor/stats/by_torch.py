@@ -1,8 +1,8 @@
 """The row of a CPU tensor by PyTorch's own operators: where there is no compiled kernel, and for rare dtypes.
 
-The cheap reductions are `aminmax`, `sum` and `vector_norm`: each about one pass, while `var`, `isfinite` or the maximum
-norm cost tens of passes on a CPU. A NaN, an infinity or an overflow shows in sum or norm, so only then the values are
-looked at one by one. All in pieces that stay in the cache: the second and third reduction of a piece cost no memory
+The cheap reductions are `aminmax`, `sum` and `dot`: each about one pass, while `var`, `isfinite` or the maximum norm
+cost tens of passes on a CPU. A NaN, an infinity or an overflow shows in the sums, so only then the values are looked at
+one by one. All in pieces that stay in the cache: the second and third reduction of a piece cost no memory
 traffic, sums of pieces are added in float64, and half types are widened without a large temporary.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 PIECE = 1 << 17
 _WIDE = frozenset((torch.float32, torch.float64))
-# vector_norm in float32 is good to some 1e-7 of the sum of squares. What is left of that for the variance, where the
+# dot in float32 is good to some 1e-7 of the sum of squares. What is left of that for the variance, where the
 # mean is far from zero, is divided by (std / mean)²: above this ratio the sums are made in float64 instead.
 _FAR_MEAN = 100.0
 # Squares below this are denormal in float32, or lost.
@@ -45,7 +45,7 @@ def _piece(values: Tensor, zeros: bool) -> tuple[float, float, float, float, flo
     if low == high and math.isfinite(low):
         return low, high, low * count, low * low * count, zero, 0.0
     total = values.sum().item()
-    square = torch.linalg.vector_norm(values).item() ** 2
+    square = torch.dot(values, values).item()
     mean = total / count
     variance = square / count - mean * mean
     if math.isfinite(total + square) and _TINY * count < square and mean * mean < _FAR_MEAN * variance:

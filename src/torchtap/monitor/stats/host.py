@@ -50,7 +50,7 @@ def host_row(tensor: Tensor, row: int, zeros: bool) -> None:
 def row_by_torch(tensor: Tensor, row: int, zeros: bool) -> None:
     """`host_row` by PyTorch's operators, kernel or not."""
     values, times = flat(tensor)
-    if not values.data_ptr():
+    if not values.data_ptr():  # of an empty one, or freed
         values = values.new_empty(0)
     low, high, total, square, zero, bad = by_torch.measure(values, zeros)
     count = float(values.numel() * times)

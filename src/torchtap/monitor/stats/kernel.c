@@ -19,6 +19,8 @@
 #define ABI 1     /* kernel.py loads no other */
 #define LANES 64  /* four registers of AVX-512, eight of AVX2, sixteen of NEON and SSE */
 #define BLOCK 4096
+#define AHEAD 4096 /* bytes asked for before their turn: 1.35 passes of sum() at 1e7 values without, 1.0 with */
+#define LINE 64    /* bytes of a cache line */
 #define PEEK 256  /* values whose mean is the first shift */
 #define TINY 1e-30 /* a mean square below is denormal in float32, or lost: exact() */
 
@@ -81,11 +83,14 @@ INLINE double exactly_half(uint16_t x)
             const TYPE *restrict block = x + start;                                       \
             for (int j = 0; j < LANES; j++)                                               \
                 sum[j] = square[j] = 0;                                                   \
-            for (; i + LANES <= size; i += LANES)                                         \
+            for (; i + LANES <= size; i += LANES) {                                       \
+                for (int j = 0; j < LANES; j += LINE / (int)sizeof(TYPE))                 \
+                    __builtin_prefetch((const char *)(block + i + j) + AHEAD);            \
                 for (int j = 0; j < LANES; j++) {                                         \
                     REAL v = LOAD(block[i + j]);                                          \
                     STEP(v);                                                              \
                 }                                                                         \
+            }                                                                             \
             for (int j = 0; j < (int)(size - i); j++) {                                   \
                 REAL v = LOAD(block[i + j]);                                              \
                 STEP(v);                                                                  \

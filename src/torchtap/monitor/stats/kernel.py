@@ -59,7 +59,7 @@ def find(folder: Path) -> Found:
         why = f"{older[0]} is of another source or processor" if older else "it was not compiled"
         return Found(None, f"{why}; to compile it: python -m torchtap.monitor.stats --build")
     try:
-        if not build.is_sealed(library.read_bytes()):
+        if not build.existing(folder):
             raise OSError("it is damaged")
         kernel = load(library)
     except (OSError, AttributeError) as error:

@@ -29,10 +29,9 @@ def flat(tensor: Tensor) -> tuple[Tensor, int]:
     if plain.is_complex():
         # The conjugate has the values of imag with the other sign, so it cannot be read without a copy.
         plain = torch.view_as_real(plain.resolve_conj())
-    if plain.is_neg():
-        plain = plain.resolve_neg()
+    plain = plain.resolve_neg()
     if plain.is_contiguous():
-        return plain.view(-1), 1
+        return plain if plain.dim() == 1 else plain.view(-1), 1
     return _in_memory_order(plain)
 
 
@@ -51,6 +50,6 @@ def _in_memory_order(tensor: Tensor) -> tuple[Tensor, int]:
         if stride != dense:  # gaps, or elements that overlap
             sizes = [size for _, size in dimensions]
             strides = [stride for stride, _ in dimensions]
-            return tensor.as_strided(sizes, strides).reshape(-1), times
+            return tensor.as_strided(sizes, strides).contiguous().view(-1), times
         dense *= size
     return tensor.as_strided((dense,), (1,)), times
