@@ -114,8 +114,8 @@ def refusal(layer: Layer) -> str | None:
         return "it is half made: its __init__ did not call super().__init__()"
     if any(_has_run_compiled(each, module) for each in layer.compiled):
         return (
-            "torch.compile has compiled it, or a model of its class, already, and PyTorch ignores hooks that come after "
-            "that. Hook it before the first compiled call, or call torch._dynamo.reset() and hook it then: the next "
+            "torch.compile has compiled it, or a model of its class, already, and PyTorch ignores hooks that come after"
+            " that. Hook it before the first compiled call, or call torch._dynamo.reset() and hook it then: the next "
             "call compiles it anew, hooks included"
         )
     return None
