@@ -6,7 +6,6 @@ import difflib
 import enum
 import functools
 import inspect
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from torchtap.hooks import keeping
 from torchtap.hooks.gradient import on_gradient
 from torchtap.hooks.keeping import Kept
-from torchtap.hooks.lifecycle import Hooks, recomputing
+from torchtap.hooks.lifecycle import Hooks, compiled_runs_eagerly, recomputing
 from torchtap.hooks.nested import Nested, tensors
 from torchtap.hooks.selection import Blocks, Layer, Layers, select
 
@@ -33,7 +32,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 
 
 _MOST_AHEAD = 10_000
-"""Outputs of one graph whose gradients are waited for: with 40,000 PyTorch 2.14 overflows the stack when it frees it."""
+"""Outputs of one graph whose gradients are waited for. With 40,000 freeing it overflows the stack (PyTorch 2.14)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +196,7 @@ class Capture(Mapping[str, Any]):
         return self
 
     def _attach(self, layer: Layer) -> None:
-        if layer.compiled and not _eager():
+        if layer.compiled and not compiled_runs_eagerly():
             why = (
                 "it is part of a compiled model, and a capture would be compiled in and change what is fused. Capture "
                 "from the model that was compiled, or inside torch.compiler.set_stance('force_eager')"
@@ -383,9 +382,3 @@ def _equal(kept: Nested, output: Any) -> bool:
 def _looking_elsewhere() -> bool:
     """Whether this forward is traced by torch.jit or exported: what a hook does would become part of what is traced."""
     return torch._C._get_tracing_state() is not None or torch.compiler.is_exporting()
-
-
-def _eager() -> bool:
-    """Whether compiled models run uncompiled now."""
-    stance = getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None)
-    return getattr(stance, "stance", None) == "force_eager"

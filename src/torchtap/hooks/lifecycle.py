@@ -122,6 +122,12 @@ def recomputing() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
+def compiled_runs_eagerly() -> bool:
+    """Whether compiled models run as they were written now: inside `torch.compiler.set_stance("force_eager")`."""
+    stance = getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None)
+    return getattr(stance, "stance", None) == "force_eager"
+
+
 def refusal(layer: Layer) -> str | None:
     """Why this layer cannot be hooked, in words; None where it can."""
     module = layer.module
@@ -131,7 +137,7 @@ def refusal(layer: Layer) -> str | None:
         )
     if not hasattr(module, "_forward_hooks"):
         return "it is half made: its __init__ did not call super().__init__()"
-    if any(_has_run_compiled(each, module) for each in layer.compiled):
+    if not compiled_runs_eagerly() and any(_has_run_compiled(each, module) for each in layer.compiled):
         return (
             "torch.compile has compiled it, or a model of its class, already, and PyTorch ignores hooks that come after"
             " that. Hook it before the first compiled call, or call torch._dynamo.reset() and hook it then: the next "
