@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import enum
 import functools
-import inspect
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.hooks import keeping
+from torchtap.hooks.around import around
 from torchtap.hooks.gradient import on_gradient
 from torchtap.hooks.keeping import Kept
 from torchtap.hooks.lifecycle import Hooks, compiled_runs_eagerly, recomputing
@@ -289,18 +289,7 @@ class Capture(Mapping[str, Any]):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """As a decorator: captures each call of the function anew."""
-        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
-            raise TypeError(
-                f"{function.__qualname__} is a generator or coroutine: its body runs after the call, so use "
-                "`with capture(...)` inside it"
-            )
-
-        @functools.wraps(function)
-        def captured(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self:
-                return function(*args, **kwargs)
-
-        return captured
+        return around(self, function)
 
 
 def capture(

@@ -118,7 +118,11 @@ def recomputing() -> bool:
     """Whether a backward is running: a forward now is one that activation checkpointing repeats, and not another call.
 
     Both kinds of `torch.utils.checkpoint` recompute inside a backward; FSDP2 tells it by the same sign.
+    False in code that torch.compile traces, which would have to stop for the question: that runs as often as it is
+    called.
     """
+    if torch.compiler.is_compiling():
+        return False
     return bool(torch._C._current_graph_task_id() != -1)
 
 
