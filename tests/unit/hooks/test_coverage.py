@@ -45,8 +45,8 @@ def reasons(net: nn.Module, *given: Any, layers: Any = "all") -> dict[str, str]:
 
 
 SKIPPED = (
-    "Net ran without it: it was skipped this time, its forward was called directly, or its weights were used by a fused "
-    "or functional operation"
+    "Net ran without it: it was skipped this time, its forward was called directly, or its weights were used by a "
+    "fused or functional operation"
 )
 EXPECTED = {
     "bypassed": "Net calls self.bypassed.forward(...), which runs no hooks: call self.bypassed(...)",
