@@ -82,7 +82,7 @@ def test_pitfall_08_hooks_are_those_of_modules_never_of_the_process() -> None:
     "kind", [kind for kind in NETS if kind not in ("PackedSequence", "sparse embedding")]
 )
 def test_pitfalls_12_and_26_nothing_is_read_on_the_host(kind: str) -> None:
-    """Each read would make the host wait for a GPU. A reused layer under a reentrant checkpoint is the one exception."""
+    """Each read would make the host wait for a GPU."""
     net = NETS[kind]()
     net(batch())
     with Operations() as bare:
