@@ -20,17 +20,22 @@ class Kept:
     __slots__ = ("_event", "_value", "_version", "shared")
 
     def __init__(self, tensor: Tensor, device: torch.device | None, copy: bool) -> None:
-        # A tensor of inference mode could not be used in a graph later, nor could a copy made inside it.
-        with torch.inference_mode(False), torch.no_grad():
-            value = tensor.detach()
-            self._event: Any = None
-            moved = device is not None and device != value.device
-            if moved and device is not None:
-                value, self._event = _moved(value, device)
-            elif copy:
-                value = value.clone()
-        self.shared = not (moved or copy)
+        if torch.is_inference_mode_enabled():  # what is made there can be used in no graph later
+            with torch.inference_mode(False):
+                self._keep(tensor.detach(), device, copy)
+        else:
+            self._keep(tensor.detach(), device, copy)
+
+    def _keep(self, value: Tensor, device: torch.device | None, copy: bool) -> None:
+        self._event: Any = None
+        self.shared = False
         """Whether it is the model's own memory."""
+        if device is not None and device != value.device:
+            value, self._event = _moved(value, device)
+        elif copy:
+            value = value.clone()
+        else:
+            self.shared = True
         self._value = value
         self._version = _version(value)
 
