@@ -19,6 +19,8 @@ Seen = Callable[[nn.Module, tuple[Any, ...], Any], object]
 """(module, positional inputs, output)"""
 SeenAll = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], object]
 """(module, positional inputs, inputs by name, output)"""
+SeenBefore = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], object]
+"""(module, positional inputs, inputs by name)"""
 
 
 class Quiet:
@@ -71,19 +73,28 @@ class Hooks:
         come from several threads: bind the name to the function, do not look the module up. False where the layer
         cannot be hooked: the reason is in `refused`.
         """
-        return self._add(layer, function, with_kwargs=False)
+        return self._add(layer, layer.module.register_forward_hook, function)
 
     def add_with_inputs(self, layer: Layer, function: SeenAll) -> bool:
         """As `add`, for `function(module, args, kwargs, output)`: inputs that are given by name are seen, too."""
-        return self._add(layer, function, with_kwargs=True)
+        return self._add(
+            layer, lambda hook: layer.module.register_forward_hook(hook, with_kwargs=True), function
+        )
 
-    def _add(self, layer: Layer, function: Callable[..., object], *, with_kwargs: bool) -> bool:
+    def add_before(self, layer: Layer, function: SeenBefore) -> bool:
+        """As `add`, for `function(module, args, kwargs)` before each call: an operation in place may change them."""
+        return self._add(
+            layer, lambda hook: layer.module.register_forward_pre_hook(hook, with_kwargs=True), function
+        )
+
+    def _add(
+        self, layer: Layer, register: Callable[[Any], RemovableHandle], function: Callable[..., object]
+    ) -> bool:
         with self._lock:
             if (why := refusal(layer)) is not None:
                 self.refused.append((layer, why))
                 return False
-            hook: Any = Quiet(function)
-            self._handles.append(layer.module.register_forward_hook(hook, with_kwargs=with_kwargs))
+            self._handles.append(register(Quiet(function)))
             return True
 
     def remove(self) -> None:
@@ -93,7 +104,7 @@ class Hooks:
                 self._handles.pop().remove()
 
     def __len__(self) -> int:
-        """How many layers are hooked now."""
+        """How many hooks there are now."""
         return len(self._handles)
 
     def __enter__(self) -> Hooks:
@@ -101,6 +112,24 @@ class Hooks:
 
     def __exit__(self, *raised: object) -> None:
         self.remove()
+
+
+def recomputing() -> bool:
+    """Whether a backward is running: a forward now is one that activation checkpointing repeats, and not another call.
+
+    Both kinds of `torch.utils.checkpoint` recompute inside a backward; FSDP2 tells it by the same sign.
+    False in code that torch.compile traces, which would have to stop for the question: that runs as often as it is
+    called.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def compiled_runs_eagerly() -> bool:
+    """Whether compiled models run as they were written now: inside `torch.compiler.set_stance("force_eager")`."""
+    stance = getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None)
+    return getattr(stance, "stance", None) == "force_eager"
 
 
 def refusal(layer: Layer) -> str | None:
@@ -112,10 +141,10 @@ def refusal(layer: Layer) -> str | None:
         )
     if not hasattr(module, "_forward_hooks"):
         return "it is half made: its __init__ did not call super().__init__()"
-    if any(_has_run_compiled(each, module) for each in layer.compiled):
+    if not compiled_runs_eagerly() and any(_has_run_compiled(each, module) for each in layer.compiled):
         return (
-            "torch.compile has compiled it, or a model of its class, already, and PyTorch ignores hooks that come after "
-            "that. Hook it before the first compiled call, or call torch._dynamo.reset() and hook it then: the next "
+            "torch.compile has compiled it, or a model of its class, already, and PyTorch ignores hooks that come after"
+            " that. Hook it before the first compiled call, or call torch._dynamo.reset() and hook it then: the next "
             "call compiles it anew, hooks included"
         )
     return None

@@ -34,8 +34,8 @@ class Place:
     module: nn.Module
     name: str
     """Without wrappers; "" is the model itself."""
-    children: list[Place] = field(default_factory=list)
-    """What it registers, wrappers left out; shared ones at each holder."""
+    children: dict[str, Place] = field(default_factory=dict)
+    """What it registers, by the name there; wrappers left out."""
     names: list[str] = field(default_factory=list)
     """All it goes by: `name` first."""
     raw: list[str] = field(default_factory=list)
@@ -86,7 +86,7 @@ def _place(
             above | {id(module)},
         )
         if first and below is not None:
-            place.children.append(below)
+            place.children[child_name] = below
     return place
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
@@ -43,48 +43,117 @@ def tensors(value: object) -> Iterator[tuple[str, Tensor]]:
         todo.extend(reversed([(f"{path}.{name}" if path else name, part) for name, part in parts]))
 
 
-def replaced(value: Any, new: Callable[[Tensor], object]) -> Any:
-    """`value` with `new(tensor)` in place of each tensor: the same structure in containers of its own.
+class Nested:
+    """The structure of a value without its tensors: containers, with other things in place of what they held."""
 
-    Containers that cannot be made anew from their parts (a mapping or dataclass with a constructor of its own) become a
-    plain dict. The batch sizes and indices of a `PackedSequence` stay as they are. A tensor that is met twice is
-    replaced once. What holds no tensor is handed on as it is.
+    __slots__ = ("_root",)
 
-    >>> import torch
-    >>> replaced((torch.ones(2), [torch.ones(3)], "x"), lambda t: tuple(t.shape))
-    ((2,), [(3,)], 'x')
-    """
-    known: dict[int, object] = {}
+    def __init__(
+        self,
+        value: object,
+        new: Callable[[Tensor], object],
+        other: Callable[[Any], object] = lambda value: value,
+    ) -> None:
+        """Take `value` apart, with `new(tensor)` for each tensor and `other(thing)` for all that is no container.
 
-    def one(tensor: Tensor) -> object:
-        if id(tensor) not in known:
-            known[id(tensor)] = new(tensor)
-        return known[id(tensor)]
+        What is met twice is replaced once. The batch sizes and indices of a `PackedSequence` stay as they are.
+        """
+        self._root = _apart(value, _once(new), other, frozenset())
 
-    return _replaced(value, one, set())
+    def built(self, change: Callable[[Any], Any] = lambda leaf: leaf) -> Any:
+        """A value of the same structure with `change(leaf)` in place of each leaf, once for each.
+
+        Containers that cannot be made anew from their parts (a mapping or dataclass with a constructor of its own)
+        become a plain dict.
+
+        >>> import torch
+        >>> Nested((torch.ones(2), [torch.ones(3)], "x"), lambda tensor: tuple(tensor.shape)).built()
+        ((2,), [(3,)], 'x')
+        """
+        return _built(self._root, _once(change))
+
+    def leaves(self) -> list[Any]:
+        """What stands in it, in the order of `tensors`, each once."""
+        found: dict[int, Any] = {}
+        todo = [self._root]
+        while todo:
+            each = todo.pop()
+            if isinstance(each, _Node):
+                todo.extend(reversed(each.parts.values()))
+            else:
+                found.setdefault(id(each), each)
+        return list(found.values())
 
 
-def _replaced(value: Any, new: Callable[[Tensor], object], above: set[int]) -> Any:
+class _Node(NamedTuple):
+    """A container taken apart."""
+
+    make: Callable[[dict[str, Any]], Any]
+    """Makes one of the same kind from its parts. Holds none of them."""
+    parts: dict[str, Any]
+
+
+def _once(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    known: dict[int, tuple[Any, Any]] = {}  # with the thing itself, so that its number is not given again
+
+    def one(thing: Any) -> Any:
+        if id(thing) not in known:
+            known[id(thing)] = thing, change(thing)
+        return known[id(thing)][1]
+
+    return one
+
+
+def _apart(
+    value: Any, new: Callable[[Tensor], object], other: Callable[[Any], object], above: frozenset[int]
+) -> Any:
     if isinstance(value, Tensor):
         return new(value)
-    if (parts := _parts(value)) is None or id(value) in above:
-        return value
-    above = {*above, id(value)}
-    return _rebuilt(value, {name: _replaced(part, new, above) for name, part in parts})
+    if (parts := _parts(value)) is None:
+        return other(value)
+    if id(value) in above:
+        return None  # it holds itself
+    above |= {id(value)}
+    return _Node(_maker(value), {name: _apart(part, new, other, above) for name, part in parts})
 
 
-def _rebuilt(value: Any, parts: dict[str, Any]) -> Any:
-    """A container like `value` of these parts."""
+def _built(part: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(part, _Node):
+        return part.make({name: _built(each, change) for name, each in part.parts.items()})
+    return change(part)
+
+
+def _maker(value: Any) -> Callable[[dict[str, Any]], Any]:
+    """What makes a container of the same kind as `value` from parts by name."""
+    of = type(value)
     if isinstance(value, PackedSequence):
-        return value._replace(**parts)
+        rest = tuple(value)[1:]
+        return lambda parts: of._make((parts["data"], *rest))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return lambda parts: of._make(parts.values())
     if isinstance(value, tuple):
-        return type(value)(*parts.values()) if hasattr(value, "_fields") else tuple(parts.values())
+        return lambda parts: tuple(parts.values())
     if isinstance(value, list):
-        return list(parts.values())
+        return lambda parts: list(parts.values())
     if isinstance(value, Mapping):
-        made = dict(zip(value, parts.values(), strict=True))
-        return made if type(value) is dict else _or(lambda: type(value)(made), made)  # type: ignore[call-arg]
-    return _or(lambda: dataclasses.replace(value, **parts), parts)
+        keys = tuple(value)
+        named = dataclasses.is_dataclass(value)  # a ModelOutput is both
+        return lambda parts: _mapping(of, dict(zip(keys, parts.values(), strict=True)), named)
+    return lambda parts: _or(lambda: _dataclass(of, parts), parts)
+
+
+def _mapping(of: Any, items: dict[Any, Any], named: bool) -> Any:
+    if of is dict:
+        return items
+    return _or(lambda: of(**items) if named else of(items), items)
+
+
+def _dataclass(of: Any, parts: dict[str, Any]) -> Any:
+    """One of this class with these fields, set as they were: its own constructor may ask for something else."""
+    made = object.__new__(of)
+    for name, part in parts.items():
+        object.__setattr__(made, name, part)
+    return made
 
 
 def _or(make: Callable[[], Any], otherwise: Any) -> Any:

@@ -170,7 +170,7 @@ def _blamable(every: list[Place], depth: int | None) -> list[Place]:
         if (whole or (depth is not None and _depth(place) >= depth)) and not never_runs(place.module):
             taken[id(place)] = place
         else:
-            todo.extend(place.children)
+            todo.extend(place.children.values())
     return [place for place in every if id(place) in taken]
 
 
@@ -240,15 +240,15 @@ def _rows(place: Place, seen: set[int]) -> Iterator[list[Place]]:
     if id(place) in seen:
         return
     seen.add(id(place))
-    kinds = {kind(child.module) for child in place.children}
+    kinds = {kind(child.module) for child in place.children.values()}
     if (
         isinstance(place.module, (nn.ModuleList, nn.Sequential))
         and len(place.children) > 1
         and len(kinds) == 1
     ):
-        yield place.children
+        yield list(place.children.values())
         return
-    for child in place.children:
+    for child in place.children.values():
         yield from _rows(child, seen)
 
 
@@ -264,7 +264,7 @@ def _below(place: Place) -> list[Place]:
         each = todo.pop()
         if id(each) not in found:
             found[id(each)] = each
-            todo.extend(each.children)
+            todo.extend(each.children.values())
     return list(found.values())
 
 

@@ -12,7 +12,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = {
     "complaints.md": [str(number) for number in range(1, 35)],
-    "claims.md": [*(f"A{number}" for number in range(1, 19)), *(f"B{number}" for number in range(13, 17))],
+    "claims.md": [
+        *(f"A{number}" for number in range(1, 19)),
+        *(f"B{number}" for number in range(1, 17) if number not in (11, 12)),
+    ],
 }
 # What a row may say in place of a test.
 HONEST = ("not ours:", "not yet:")

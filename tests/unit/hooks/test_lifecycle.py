@@ -49,9 +49,14 @@ def test_hooks_are_called_and_removed() -> None:
 
 def test_hooks_are_removed_on_an_exception() -> None:
     model = net()
-    with pytest.raises(RuntimeError, match="shapes"), Hooks() as hooks:
-        watch(hooks, model, [])
-        model(torch.ones(1, 3))
+
+    def fail() -> None:
+        with Hooks() as hooks:
+            watch(hooks, model, [])
+            model(torch.ones(1, 3))
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        fail()
     assert hooks_on(model) == 0
 
 

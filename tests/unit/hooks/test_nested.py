@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, UserDict, namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from torchtap.hooks.nested import replaced, tensors
+from torchtap.hooks.nested import Nested, tensors
 
 Pair = namedtuple("Pair", "left right")
 
@@ -35,6 +36,10 @@ def t(n: int = 1) -> Tensor:
 
 def packed() -> PackedSequence:
     return pack_sequence([t(3), t(2)])
+
+
+def replaced(value: Any, new: Callable[[Tensor], object]) -> Any:
+    return Nested(value, new).built()
 
 
 CASES: list[tuple[Any, list[str]]] = [
@@ -105,3 +110,25 @@ def test_replaced_keeps_what_is_the_same_the_same() -> None:
     one = t()
     new = replaced([one, {"x": one}], torch.clone)
     assert new[0] is new[1]["x"] is not one
+
+
+def test_a_dataclass_is_made_without_its_constructor() -> None:
+    """Which may check its tensors, or compute."""
+
+    @dataclass
+    class Checked:
+        values: Tensor
+
+        def __post_init__(self) -> None:
+            raise RuntimeError
+
+    made = object.__new__(Checked)
+    made.values = t()
+    assert isinstance(replaced(made, torch.clone), Checked)
+
+
+def test_leaves_are_in_the_order_of_tensors_each_once() -> None:
+    one = t()
+    parts = Nested({"a": [one, t(2)], "b": one, "c": t(3)}, lambda x: [x.numel()])
+    assert parts.leaves() == [[1], [2], [3]]
+    assert [leaf[0] for leaf in Nested([t(2), (t(3), t(1))], lambda x: [x.numel()]).leaves()] == [2, 3, 1]
