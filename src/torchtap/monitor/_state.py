@@ -12,7 +12,10 @@ from torchtap.monitor._keys import KeyTable
 from torchtap.monitor._rows import DeviceRows, HostRows, Rows
 from torchtap.monitor._scale import Scale
 from torchtap.monitor.stats import device_row, host_row
+from torchtap.monitor.stats.kernel import has_kernel
 
+ZEROS_EVERY = 10
+"""Where there is no C kernel, zeros of CPU tensors are counted in each so manieth measured step."""
 MOST_GRADIENTS = 4096
 """Gradients of one step that are measured: see `hooks.on_gradient` for what a graph of many more does in torch 2.14."""
 
@@ -20,7 +23,10 @@ MOST_GRADIENTS = 4096
 class State:
     """Of one watch. Holds no module and no tensor of the model."""
 
-    def __init__(self, *, scaler: GradScaler | None = None, device_path: bool = False) -> None:
+    def __init__(
+        self, *, every: int = 1, scaler: GradScaler | None = None, device_path: bool = False
+    ) -> None:
+        self.every = every
         self.sampling = True
         """Whether this step is measured."""
         self.training_pass = False
@@ -28,6 +34,8 @@ class State:
         self.passes = 0
         """Forwards of the model until now: a layer counts its calls in each anew."""
         self.step = 0
+        self.counts_zeros = True
+        """Whether zeros are counted in this step: they cost PyTorch's operators as much as all the rest."""
         self.gradients = 0
         """Hooked in this step; those beyond `MOST_GRADIENTS` are counted only."""
         self.keys = KeyTable()
@@ -46,7 +54,7 @@ class State:
     def measure(self, tensor: Tensor, number: int, *, zeros: bool) -> None:
         """Write this tensor's row. On a device nothing waits."""
         if tensor.is_cpu and not self._device_path:
-            host_row(tensor, self._host.claim(number + self.scale.tag), zeros)
+            host_row(tensor, self._host.claim(number + self.scale.tag), zeros and self.counts_zeros)
         else:
             device_row(tensor, self._rows_on(tensor.device).claim(number + self.scale.tag), zeros)
 
@@ -57,6 +65,13 @@ class State:
     def take(self) -> list[Callable[[], Rows]]:
         """End the step: what gives its rows, one for each device."""
         return [self._host.take(), *(each.take() for each in self._devices.values())]
+
+    def next_step(self) -> None:
+        """The step has ended, its rows are taken."""
+        self.step += 1
+        self.gradients = 0
+        self.sampling = self.step % self.every == 0
+        self.counts_zeros = has_kernel() or self.step % (ZEROS_EVERY * self.every) == 0
 
     @property
     def reads_late(self) -> bool:

@@ -72,13 +72,14 @@ class Watch:
         device_path: bool = False,
     ) -> None:
         _check(model, optimizer, every, parameters_every)
-        self.layers: list[Layer] = select(model, layers)
+        chosen = select(model, layers)
+        self.layers: list[Layer] = _without_identities(chosen) if layers is None else chosen
         self.every = every
         self.parameters_every = parameters_every
         self.skipped = 0
         """Backward passes whose optimizer step a GradScaler left out."""
         self._model = weakref.ref(model)
-        self._state = State(scaler=scaler, device_path=device_path)
+        self._state = State(every=every, scaler=scaler, device_path=device_path)
         self._history = History()
         self._parameters = ParameterNorms()
         self._parameter_history = History(_KEPT_OF_PARAMETERS, _parameters.pooled)
@@ -170,9 +171,7 @@ class Watch:
             parameters = self._parameters.after(model)
         ended = _Ended(state.step, state.take(), state.scale.take(), parameters, self._given)
         self._given = {}
-        state.step += 1
-        state.gradients = 0
-        state.sampling = state.step % self.every == 0
+        state.next_step()
         self._flush()
         self._ended = ended
         if not state.reads_late:
@@ -285,6 +284,11 @@ class Watch:
         return f"<Watch, {state}: {len(self.layers)} layers, {self.steps} steps>"
 
 
+def _without_identities(layers: list[Layer]) -> list[Layer]:
+    """What hands on its input needs no second look; unless there is nothing else."""
+    return [layer for layer in layers if type(layer.module) is not nn.Identity] or layers
+
+
 def _detach(hooks: Hooks, handles: list[RemovableHandle], state: State) -> None:
     hooks.remove()
     while handles:
@@ -344,7 +348,7 @@ def watch(
     With `optimizer` a step ends by itself when that has stepped, and its learning rates are logged; without, call
     `step()` of what is returned. Measured are forwards that record gradients: a validation under `no_grad` is not.
 
-    `layers`: which, as in `hooks.select`; None: all leaves. `every`: only each so many steps; in between a hook costs a
+    `layers`: which, as in `hooks.select`; None: all leaves but `nn.Identity`. `every`: only each so many steps; in between a hook costs a
     microsecond. `gradients`: of the outputs, too. `zeros`: count zeros in all outputs (True), none (False), or where a
     layer makes them (None: ReLU and its like). `parameters_every`: norms of parameters, gradients and updates each so
     many steps. `scaler`: the GradScaler, so that gradients are unscaled, and those of skipped steps left out.

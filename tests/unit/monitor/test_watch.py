@@ -265,7 +265,7 @@ def test_the_first_nonfinite_value_is_named_and_warned_of_once():
         def forward(self, x):
             return x.log()
 
-    model = nn.Sequential(nn.Identity(), Logarithm(), nn.Linear(2, 1))
+    model = nn.Sequential(nn.Flatten(), Logarithm(), nn.Linear(2, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watch(model, optimizer) as w:
         model(torch.ones(1, 2)).sum().backward()
@@ -311,6 +311,25 @@ def test_gradients_are_unscaled_and_those_of_skipped_steps_left_out():
     assert gradient["max"].tolist() == [1.0, 2.0]
     assert w.skipped == 1
     assert w.first_nonfinite() is None
+
+
+def test_zeros_are_counted_seldom_without_the_kernel(monkeypatch):
+    monkeypatch.setattr("torchtap.monitor._state.has_kernel", lambda: False)
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with watch(model) as w:
+        for _ in range(21):
+            model(torch.ones(1, 2)).sum().backward()
+            w.step()
+    counted = ~np.isnan(w.series("1")["zeros"])
+    assert np.flatnonzero(counted).tolist() == [0, 10, 20]
+
+
+def test_what_hands_on_its_input_is_not_looked_at_twice():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Identity())
+    with watch(model) as w:
+        assert [layer.name for layer in w.layers] == ["0"]
+    with watch(model, layers=nn.Identity) as w:
+        assert [layer.name for layer in w.layers] == ["1"]
 
 
 def test_memory_does_not_grow_with_the_run():

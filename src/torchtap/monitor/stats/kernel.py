@@ -51,6 +51,11 @@ def found() -> Found:
     return find(build.SOURCE.parent)
 
 
+def has_kernel() -> bool:
+    """Whether CPU tensors are measured by the compiled kernel."""
+    return found().kernel is not None
+
+
 def find(folder: Path) -> Found:
     """The kernel in `folder`. A warning where a library of this source is there and cannot be used."""
     library = folder / build.library_name()
