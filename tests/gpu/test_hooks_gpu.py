@@ -37,7 +37,7 @@ def net(width: int = 256, layers: int = 8) -> nn.Sequential:
     return nn.Sequential(*parts).cuda()
 
 
-def test_capturing_to_the_host_waits_for_nothing_until_it_is_read() -> None:
+def test_pitfall_27_capturing_to_the_host_waits_for_nothing_until_it_is_read() -> None:
     model, x = net(), torch.randn(64, 256, device="cuda")
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -52,11 +52,20 @@ def test_capturing_to_the_host_waits_for_nothing_until_it_is_read() -> None:
 
 
 @pytest.mark.usefixtures("_no_sync")
-def test_capturing_on_the_gpu_waits_for_nothing() -> None:
+def test_pitfall_26_capturing_on_the_gpu_waits_for_nothing() -> None:
     model = net()
     with capture(model, gradients=True, inputs=True) as taken:
         model(torch.ones(64, 256, device="cuda")).sum().backward()
     assert taken["0"].is_cuda
+
+
+def test_pitfall_28_nothing_is_kept_while_a_cuda_graph_is_recorded() -> None:
+    model, x, graph = net(), torch.randn(64, 256, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        model(x)
+        with capture(model) as taken, torch.cuda.graph(graph):
+            model(x)
+    assert "a CUDA graph was being recorded" in repr(taken["0"])
 
 
 def seconds(model: nn.Module, x: Tensor, function: Callable[[str, Tensor], object]) -> float:

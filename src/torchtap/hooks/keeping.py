@@ -65,7 +65,15 @@ def refusal(tensor: Tensor) -> str | None:
     """Why the value of this tensor cannot be kept, in words; None where it can."""
     if is_transformed(tensor):
         return "it is inside a transform of torch.func (vmap, grad, ...): its values may not leave it"
+    if _in_cuda_graph(tensor):
+        return (
+            "a CUDA graph was being recorded: hooks do not run at its replays, which write to the same memory"
+        )
     return None
+
+
+def _in_cuda_graph(tensor: Tensor) -> bool:
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _version(value: Tensor) -> int:

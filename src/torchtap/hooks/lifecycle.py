@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import CodeType
 from typing import Any
@@ -154,25 +154,23 @@ def _has_run_compiled(compiled: nn.Module, module: nn.Module) -> bool:
     """Whether there is compiled code for this module, below one whose call torch.compile was asked to compile.
 
     It is kept with the code of the forward that was compiled, so it is that of all models of this class: PyTorch does
-    not look at hooks when it takes it for another one. Below a break of the graph it may be the module's own forward.
+    not look at hooks when it takes it for another one. Where torch.compile had to leave the outer one as it is, it is
+    the module's own forward.
     """
-    inner = getattr(compiled, "_orig_mod", compiled)
-    return any(_entries(code) for each in (inner, module) for code in _codes(each))
+    outer = getattr(compiled, "_orig_mod", compiled)
+    codes = [_code(outer), _code(module)]
+    if type(outer).__module__.startswith("torch.") and (
+        theirs := sys.modules.get("torch._dynamo.external_utils")
+    ):
+        # torch.compile does not look into PyTorch's own files, so it wraps their call into a function of its own.
+        codes += [each for each in theirs.wrap_inline.__code__.co_consts if isinstance(each, CodeType)]
+    entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
+    return any(entries(code) for code in codes if code is not None)
 
 
-def _codes(module: nn.Module) -> Iterator[CodeType]:
-    """The code by which torch.compile keeps what it makes of a module's call."""
+def _code(module: nn.Module) -> CodeType | None:
+    """The code of its forward."""
     forward = vars(module).get("forward", type(module).forward)
     forward = getattr(forward, "_torchdynamo_orig_callable", forward)
     code = getattr(getattr(forward, "__func__", forward), "__code__", None)
-    if isinstance(code, CodeType):
-        yield code
-    if type(module).__module__.startswith("torch.") and (
-        theirs := sys.modules.get("torch._dynamo.external_utils")
-    ):
-        # It does not look into PyTorch's own files, so it wraps their call into a function of its own.
-        yield from (each for each in theirs.wrap_inline.__code__.co_consts if isinstance(each, CodeType))
-
-
-def _entries(code: CodeType) -> int:
-    return len(torch._C._dynamo.eval_frame._debug_get_cache_entry_list(code))
+    return code if isinstance(code, CodeType) else None

@@ -33,7 +33,7 @@ from tests.unit.hooks.nets import (
     Shared,
     batch,
 )
-from torchtap.hooks import Capture, OverwrittenError, capture
+from torchtap.hooks import Capture, OverwrittenError, capture, keeping
 
 
 def hooks_on(model: nn.Module) -> int:
@@ -465,3 +465,13 @@ def test_it_is_a_mapping() -> None:
     assert isinstance(taken, Capture)
     assert dict(taken).keys() == taken.keys()
     assert taken.get("zzz") is None
+
+
+def test_pitfall_28_nothing_is_kept_while_a_cuda_graph_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recording itself needs a GPU: tests/gpu/test_hooks_gpu.py."""
+    monkeypatch.setattr(keeping, "_in_cuda_graph", lambda _: True)
+    net = nn.Linear(4, 2)
+    with capture(net, gradients=True) as taken:
+        net(batch()).sum().backward()
+    assert "a CUDA graph was being recorded" in repr(taken[""])
+    assert taken.nbytes() == {"": 0}

@@ -256,3 +256,45 @@ def test_another_model_of_the_same_class_that_is_not_compiled_is_hooked() -> Non
     with Hooks() as hooks:
         watch(hooks, net(), [])
         assert len(hooks) == 3
+
+
+@pytest.mark.usefixtures("_fresh_dynamo")
+def test_a_model_that_is_yet_to_run_is_hooked_where_another_was_compiled() -> None:
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.a(x)
+            return out
+
+    compile_model(net(), HOW[0])(torch.ones(1, 4))
+    model, total = compile_model(Other(), HOW[0]), torch.zeros(())
+    with Hooks() as hooks:
+        assert hooks.add(select(model)[0], lambda module, args, output: total.add_(output.detach().sum()))
+        assert torch.equal(model(torch.ones(1, 4)).sum().detach(), total)
+
+
+@pytest.mark.usefixtures("_fresh_dynamo")
+def test_pitfall_11_what_was_compiled_for_another_model_of_the_class_runs_without_hooks() -> None:
+    """So the second model is refused before its own first call; hooked before torch.compile, nobody can tell."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.a(x)
+            return out
+
+    compile_model(Net(), HOW[0])(torch.ones(1, 4))
+    second, seen = Net(), list[str]()
+    with Hooks() as hooks:
+        watch(hooks, second, seen)
+        compiled = compile_model(second, HOW[0])
+        compiled(torch.ones(1, 4))
+        assert seen == []
+        watch(hooks, compiled, seen)
+        assert "or a model of its class" in hooks.refused[0][1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pytest
@@ -25,9 +25,19 @@ class Output:
 
 
 class ModelOutput(OrderedDict):  # type: ignore[type-arg]
-    """As in transformers: a dict whose items are attributes, too."""
+    """As in transformers: a dict of the fields of a dataclass that are not None."""
 
-    def __post_init__(self) -> None: ...
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]
+            if (value := getattr(self, each.name)) is not None:
+                self[each.name] = value
+
+
+@dataclass
+class EncoderOutput(ModelOutput):
+    last: Tensor | None = None
+    pooled: Tensor | None = None
+    states: tuple[Tensor, ...] | None = None
 
 
 def t(n: int = 1) -> Tensor:
@@ -50,7 +60,7 @@ CASES: list[tuple[Any, list[str]]] = [
     ({"a": t(), 3: t()}, ["a", "3"]),
     (Pair(t(), (t(), None)), ["left", "right.0"]),
     (Output(t(), (t(), t())), ["logits", "states.0", "states.1"]),
-    (ModelOutput(last=t(), states=(t(), t())), ["last", "states.0", "states.1"]),
+    (EncoderOutput(last=t(), states=(t(), t())), ["last", "states.0", "states.1"]),
     (UserDict(a=t()), ["a"]),
     (packed(), ["data"]),
     ((packed(), (t(), t())), ["0.data", "1.0", "1.1"]),
@@ -132,3 +142,10 @@ def test_leaves_are_in_the_order_of_tensors_each_once() -> None:
     parts = Nested({"a": [one, t(2)], "b": one, "c": t(3)}, lambda x: [x.numel()])
     assert parts.leaves() == [[1], [2], [3]]
     assert [leaf[0] for leaf in Nested([t(2), (t(3), t(1))], lambda x: [x.numel()]).leaves()] == [2, 3, 1]
+
+
+def test_a_model_output_has_its_attributes_again() -> None:
+    again = replaced(EncoderOutput(last=t(), states=(t(2),)), torch.clone)
+    assert torch.equal(again.last, t())
+    assert again.pooled is None
+    assert torch.equal(again["states"][0], t(2))
