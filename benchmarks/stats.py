@@ -31,6 +31,7 @@ from torchtap.monitor.stats import host, kernel
 SIZES = (10_000, 1_000_000, 10_000_000)
 SMALL = 64
 SMALL_BAR_US = 12.0
+USED = "C kernel"  # the bar is for it; without one nothing is promised for small tensors
 Way = Callable[[Tensor, int, bool], None]
 
 
@@ -66,7 +67,7 @@ def candidates() -> list[Candidate]:
     ]
     if kernel.found().kernel is None:
         return operators
-    return [Candidate("C kernel", stats.host_row, True, {1_000_000: 1.6, 10_000_000: 1.2}), *operators]
+    return [Candidate(USED, stats.host_row, True, {1_000_000: 1.6, 10_000_000: 1.2}), *operators]
 
 
 def repeated(step: Step, times: int) -> Variant:
@@ -101,33 +102,35 @@ def small(rounds: int) -> dict[str, float]:
         if stats.refusal(x) is None:
             way.way(x, row.ctypes.data, way.zeros)
 
-    times = 1000
+    times = 200
     ways = candidates()
     all_times = in_turn([repeated(partial(step, way), times) for way in ways], rounds)
     return {way.name: min(took) * 1e3 / times for way, took in zip(ways, all_times, strict=True)}
 
 
+def small_held(of_small: dict[str, float]) -> bool:
+    """Whether what a hook uses here keeps the bar."""
+    return of_small.get(USED, 0.0) <= SMALL_BAR_US
+
+
 def show(all_figures: Sequence[Figure], of_small: dict[str, float]) -> None:
     table = Table(title=f"Statistics of one float32 tensor ({kernel.found().why})")
-    for column in ("values", "way", "sum() ms", "ms", "passes of sum()", "of the fastest", "bar"):
-        table.add_column(column, justify="left" if column == "way" else "right")
+    for column in ("values", "way", "ms", "passes of sum()", "of fastest", "bar"):
+        table.add_column(column, justify="left" if column == "way" else "right", no_wrap=True)
     for figure in all_figures:
         took = figure.measured
         table.add_row(
             f"{figure.size:,}",
             figure.name,
-            f"{took.base_ms:.3f}",
             f"{took.ms:.3f}",
             f"{took.ratio:.2f} ({took.low:.2f} to {took.high:.2f})",
             f"{figure.fastest:.2f}",
             "" if figure.bar is None else f"{figure.bar} {'held' if figure.held else 'NOT HELD'}",
         )
     for name, us in of_small.items():
-        held = "held" if us <= SMALL_BAR_US else "NOT HELD"
-        table.add_row(
-            str(SMALL), name, "", f"{us / 1e3:.4f}", "", f"{us:.1f} µs", f"{SMALL_BAR_US} µs {held}"
-        )
-    Console().print(table)
+        bar = f"{SMALL_BAR_US} µs {'held' if small_held(of_small) else 'NOT HELD'}" if name == USED else ""
+        table.add_row(str(SMALL), name, "", "", f"{us:.1f} µs", bar)
+    Console(width=96).print(table)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -138,7 +141,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.json:
         lines = [{**asdict(figure), "held": figure.held} for figure in all_figures]
         arguments.json.write_text(json.dumps({"figures": lines, "small_us": of_small}, indent=1) + "\n")
-    return 0 if all(figure.held for figure in all_figures) and max(of_small.values()) <= SMALL_BAR_US else 1
+    return 0 if all(figure.held for figure in all_figures) and small_held(of_small) else 1
 
 
 if __name__ == "__main__":

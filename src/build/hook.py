@@ -36,10 +36,10 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg] # of a configura
             self.app.display_warning(f"torchtap: no C kernel for the statistics: {error}")
             return
         self.app.display_info(f"torchtap: with {library.name}")
-        build_data["pure_python"] = False
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"py3-none-{platform}"  # no Python.h in it: one wheel for every Python 3
         if version != "editable":
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{platform}"  # no Python.h in it: one wheel for every Python 3
             build_data["force_include"][str(library)] = str(PACKAGE / library.name)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002

@@ -22,7 +22,7 @@ def host_row(tensor: Tensor, row: int, zeros: bool) -> None:
 
     By the compiled kernel where there is one, else by PyTorch's operators. `zeros` False leaves them NaN: by operators
     they cost as much as all the rest. See `rows` for the columns. A tensor whose memory has been freed (FSDP does that)
-    has the row of an empty one.
+    has the row of an empty one. Raises ValueError for a tensor that is elsewhere.
 
     >>> import numpy as np, torch
     >>> rows = np.empty((1, ROW))
@@ -42,6 +42,7 @@ def host_row(tensor: Tensor, row: int, zeros: bool) -> None:
         if (number := kernel.TYPES.get(tensor.dtype)) is None:
             tensor = tensor.float()  # float8
             number = kernel.TYPES[tensor.dtype]
+    _must_be_here(tensor)
     count, address = tensor.numel(), tensor.data_ptr()
     measure = compiled.holding if count <= _SHORT else compiled.releasing
     measure(address, count if address else 0, number, times, zeros, row)
@@ -50,6 +51,7 @@ def host_row(tensor: Tensor, row: int, zeros: bool) -> None:
 def row_by_torch(tensor: Tensor, row: int, zeros: bool) -> None:
     """`host_row` by PyTorch's operators, kernel or not."""
     values, times = flat(tensor)
+    _must_be_here(values)
     if not values.data_ptr():  # of an empty one, or freed
         values = values.new_empty(0)
     low, high, total, square, zero, bad = by_torch.measure(values, zeros)
@@ -57,3 +59,8 @@ def row_by_torch(tensor: Tensor, row: int, zeros: bool) -> None:
     if times != 1:
         total, square, zero, bad = total * times, square * times, zero * times, bad * times
     _Row.from_address(row)[:] = [low, high, total, square, zero, bad, count, 0.0]
+
+
+def _must_be_here(tensor: Tensor) -> None:
+    if not tensor.is_cpu:
+        raise ValueError(f"host_row() reads the CPU's memory, not that of {tensor.device}: use device_row()")

@@ -29,6 +29,7 @@ def device_row(tensor: Tensor, row: Tensor, zeros: bool) -> None:
     """Write the row of `tensor` (`refusal` None) into `row`: eight float64 on the same device, dense.
 
     Waits for nothing and can be captured in a CUDA graph, but for the first call for a dtype, where Triton compiles.
+    Raises ValueError for a row on another device.
 
     >>> row = torch.empty(8, dtype=torch.float64)
     >>> device_row(torch.tensor([1.0, 0.0, float("nan")]), row, True)
@@ -36,6 +37,8 @@ def device_row(tensor: Tensor, row: Tensor, zeros: bool) -> None:
     [0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 3.0]
     """
     values, times = flat(tensor)
+    if row.device != values.device:
+        raise ValueError(f"the row is on {row.device}, the tensor on {values.device}: one device is needed")
     if values.is_cuda and uses_triton():
         if values.dtype not in _LOADED_BY_TRITON:
             values = values.float()

@@ -16,6 +16,9 @@ MEASURED = frozenset(
 )
 # What is a tensor of plain memory by its type alone; other types are looked at.
 PLAIN = (Tensor, nn.Parameter)
+_WITHOUT_VALUES = frozenset(
+    ("FakeTensor", "FunctionalTensor", "UninitializedParameter", "UninitializedBuffer")
+)
 
 
 def refusal(tensor: Tensor) -> str | None:
@@ -53,9 +56,9 @@ def local_part(tensor: Tensor) -> Tensor | str:
     if name == "DTensor":
         local = getattr(tensor, "_local_tensor", None)
         return local_part(local) if isinstance(local, Tensor) else "a DTensor without a local part"
-    if name in ("FakeTensor", "FunctionalTensor"):
+    if name in _WITHOUT_VALUES:
         return f"a {name}: it has no values"
-    if "__torch_dispatch__" in dir(kind) and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
+    if kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
         return f"a {name}: only its own code knows what lies in its memory"
     # It changes functions, not memory (nn.Buffer, named or annotated tensors): theirs must not run here.
     with torch._C.DisableTorchFunctionSubclass():

@@ -201,6 +201,7 @@ def test_large_tensors_leave_the_gil_to_others(
     assert used == ["holding", "releasing"]
 
 
+@pytest.mark.slow
 def test_the_process_says_which_way_it_goes(tmp_path: Path) -> None:
     """In a copy, where nothing is compiled; then with --build, as a user would."""
     shutil.copytree(

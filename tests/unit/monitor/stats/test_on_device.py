@@ -72,6 +72,12 @@ def test_one_row_of_many_is_written_and_no_other() -> None:
     assert (rows[1] != -7).all()
 
 
+def test_a_row_elsewhere_is_refused() -> None:
+    row = torch.zeros(8, dtype=torch.float64, device="meta")
+    with pytest.raises(ValueError, match=r"the row is on meta, the tensor on cpu: one device is needed"):
+        stats.device_row(torch.rand(3), row, True)
+
+
 @pytest.mark.slow
 def test_it_is_compiled_as_one_graph() -> None:
     row = torch.zeros(8, dtype=torch.float64)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch._subclasses import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.unit.monitor.stats.conftest import Way
 from tests.unit.monitor.stats.reference import agree, layout_cases, measured
@@ -90,6 +93,29 @@ def test_a_buffer_is_measured(way: Way) -> None:
     buffer = nn.Buffer(torch.rand(5))
     assert stats.refusal(buffer) is None
     agree(way(buffer), buffer.detach())
+
+
+def test_of_a_dtensor_the_local_part_is_measured(way: Way) -> None:
+    """Two ranks, of which only this one exists: torch's stand-in for a process group."""
+    store = FakeStore()
+    distributed.init_process_group("fake", store=store, rank=0, world_size=2)
+    try:
+        local = torch.rand(3, 4)
+        whole = DTensor.from_local(local, init_device_mesh("cpu", (2,)), [Shard(0)])
+        assert stats.refusal(whole) is None
+        assert whole.shape == (6, 4)
+        agree(way(whole), local)
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_a_parameter_of_a_lazy_module_has_no_values_yet() -> None:
+    assert stats.refusal(nn.LazyLinear(3).weight) == "a UninitializedParameter: it has no values"
+
+
+def test_a_tensor_that_is_not_in_the_cpus_memory_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"reads the CPU.s memory, not that of meta: use device_row\(\)"):
+        measured(stats.host_row, torch.rand(3, device="meta"))
 
 
 def test_a_tensor_whose_memory_was_freed_is_measured_as_empty() -> None:

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[4]
 TRITON = [True] if by_triton.AVAILABLE else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("available", TRITON)
 def test_the_interpreter_gives_the_numbers_of_numpy(available: bool) -> None:
     """In a process of its own: Triton decides when it is imported whether it interprets."""
