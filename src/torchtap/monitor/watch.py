@@ -17,12 +17,14 @@ from torchtap.hooks import Layer, select
 from torchtap.hooks.lifecycle import Hooks
 from torchtap.hooks.lifecycle import _Quiet as Quiet
 from torchtap.monitor import _parameters
+from torchtap.monitor._closer import Closer
 from torchtap.monitor._keys import Key
 from torchtap.monitor._layer_hook import LayerHook, PassHook
 from torchtap.monitor._parameters import ParameterNorms
 from torchtap.monitor._rows import Rows, merged
 from torchtap.monitor._state import State
 from torchtap.monitor.history import History, Scalars, Series, points
+from torchtap.monitor.run import Run, run_of
 from torchtap.monitor.stats import derive
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold, nn.Hardshrink, nn.Softshrink)
@@ -83,7 +85,9 @@ class Watch:
         self._hooks = Hooks()
         self._layer_hooks: list[LayerHook] = []
         self._handles: list[Any] = []
+        self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         try:
+            self._closer = Closer(model, self.layers, optimizer)
             self._attach(model, optimizer, gradients=gradients)
         except BaseException:
             self.close()
@@ -140,6 +144,7 @@ class Watch:
         parameters = None
         if model is not None and state.step % self.parameters_every == 0:
             parameters = self._parameters.after(model)
+        self._closer.step()
         ended = _Pending(state.step, state.take(), parameters, self._given)
         self._given = {}
         state.step += 1
@@ -202,8 +207,13 @@ class Watch:
         self._flush()
         return self._scalars.series(name)
 
+    def run(self) -> Run:
+        """All that was measured until now as plain data: what `torchtap.diagnose` looks at."""
+        return run_of(self)
+
     def close(self) -> None:
         """Remove all hooks. What was measured stays."""
+        self._closer.remove()
         self._hooks.remove()
         for handle in self._handles:
             handle.remove()
