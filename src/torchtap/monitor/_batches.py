@@ -98,7 +98,9 @@ class BatchLook:
         finite = first[np.isfinite(first)]
         steps = np.diff(finite)
         empty = all(bool((each == each[:1]).all()) for each in rows)
-        plain = bool(len(finite) and ((finite == finite[0]).all() or (len(steps) and (steps == steps[0]).all())))
+        plain = bool(
+            len(finite) and ((finite == finite[0]).all() or (len(steps) and (steps == steps[0]).all()))
+        )
         anew = self._changes > 0 and self._same_objects == 0
         return Batches(len(rows), same and len(rows) > 1, anew, self._part, self._rows, plain, empty)
 

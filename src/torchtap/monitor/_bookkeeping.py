@@ -87,7 +87,9 @@ class Bookkeeping:
         self._gradient_looks += 1
         if gradients and len({each.device for each in gradients}) == 1:
             with torch.no_grad():
-                self._reads.append(read_later(torch.stack([each.detach().abs().amax().float() for each in gradients]).amax()))
+                self._reads.append(
+                    read_later(torch.stack([each.detach().abs().amax().float() for each in gradients]).amax())
+                )
 
     def after(self, *, looking: bool) -> None:
         """Right after it."""
@@ -95,7 +97,9 @@ class Bookkeeping:
         optimizer = None if self._optimizer is None else self._optimizer()
         if optimizer is not None:
             rates = [group["lr"] for group in optimizer.param_groups]
-            plain = [float(rate) for rate in rates if not isinstance(rate, Tensor) or rate.device.type == "cpu"]
+            plain = [
+                float(rate) for rate in rates if not isinstance(rate, Tensor) or rate.device.type == "cpu"
+            ]
             if plain:
                 self.rates.add(max(plain))
         model = self._model()

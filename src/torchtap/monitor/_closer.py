@@ -37,7 +37,9 @@ class Closer:
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
         # args begins with the optimizer itself.
-        closure = kwargs.get("closure") is not None or any(callable(each) and not isinstance(each, Optimizer) for each in args)
+        closure = kwargs.get("closure") is not None or any(
+            callable(each) and not isinstance(each, Optimizer) for each in args
+        )
         self.book.before(looking=_units(self._step), closure=closure)
 
     def step(self) -> None:

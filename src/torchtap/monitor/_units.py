@@ -76,7 +76,9 @@ class Units:
                 self._hooks.add_with_inputs(layer, functools.partial(self._forward, number))
 
     @torch.no_grad()
-    def _forward(self, number: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _forward(
+        self, number: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
         calls = self._calls.get(number, 0)
         if calls >= CALLS or torch._C._current_graph_task_id() != -1:
             return
@@ -125,12 +127,17 @@ class Units:
         if refusal(gradient) is None and gradient.numel():
             with torch.no_grad():
                 self._keep(
-                    number, "gradient", _by_unit(gradient.detach().abs(), dimension, torch.amax), torch.maximum
+                    number,
+                    "gradient",
+                    _by_unit(gradient.detach().abs(), dimension, torch.amax),
+                    torch.maximum,
                 )
                 if gradient.dtype is torch.float16:
                     self._keep(number, "gradient_zeros", (gradient == 0).float().mean(), torch.minimum)
 
-    def _touch(self, number: int, module: nn.Embedding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _touch(
+        self, number: int, module: nn.Embedding, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         indices = args[0] if args else kwargs.get("input")
         if isinstance(indices, Tensor):
             mask = self._masks.get(number)
@@ -177,7 +184,12 @@ class Units:
             for (number, name, _), value in zip(parts, values, strict=True):
                 of.setdefault(number, {})[name] = value
             for number, given in of.items():
-                self._add(self.looks[number], step, given, rectifier=isinstance(self._layers[number].module, _RECTIFIERS))
+                self._add(
+                    self.looks[number],
+                    step,
+                    given,
+                    rectifier=isinstance(self._layers[number].module, _RECTIFIERS),
+                )
 
     @staticmethod
     def _add(look: Look, step: int, given: dict[str, np.ndarray], *, rectifier: bool) -> None:
@@ -227,7 +239,10 @@ def _sigmoid(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Measu
 def _softmax(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Measured:  # noqa: ARG001
     dimension = getattr(module, "dim", None)
     dimension = -1 if dimension is None else dimension
-    return [("entropy", _entropy(output.detach().float(), dimension)), ("choices", _number(output, output.shape[dimension]))]
+    return [
+        ("entropy", _entropy(output.detach().float(), dimension)),
+        ("choices", _number(output, output.shape[dimension])),
+    ]
 
 
 def _entropy(weights: Tensor, dimension: int) -> Tensor:

@@ -147,6 +147,8 @@ class Run:
     """What a watch measured."""
 
     steps: int
+    passes: int
+    """Forwards of the model itself."""
     layers: tuple[LayerRun, ...]
     """In the order in which they ran, then those that never did."""
     parameters: tuple[ParameterRun, ...]
@@ -187,6 +189,7 @@ def run_of(watch: Watch) -> Run:
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return Run(
         steps=watch.steps,
+        passes=watch._state.passes,
         layers=tuple(_layers(watch)),
         parameters=parameters,
         loss=_filled(watch._scalars.series("loss")),
@@ -272,7 +275,9 @@ def _fan_in(module: nn.Module) -> int | None:
     return int(recurrent.shape[1]) if isinstance(recurrent, Tensor) else None
 
 
-def _parameters(watch: Watch, model: nn.Module, optimizer: Any, moved: Mapping[str, bool]) -> Iterator[ParameterRun]:
+def _parameters(
+    watch: Watch, model: nn.Module, optimizer: Any, moved: Mapping[str, bool]
+) -> Iterator[ParameterRun]:
     book = watch._closer.book
     groups = {
         id(parameter): group
@@ -306,7 +311,10 @@ def _parameters(watch: Watch, model: nn.Module, optimizer: Any, moved: Mapping[s
             moved_in_step=name in book.moved_in_step,
             **now,
             steps=series.first_step,
-            **{column: series.values[:, place] for place, column in enumerate(("value", "gradient", "update", "sampled"))},
+            **{
+                column: series.values[:, place]
+                for place, column in enumerate(("value", "gradient", "update", "sampled"))
+            },
         )
 
 
@@ -355,12 +363,25 @@ def _optimizer(book: Any, model: nn.Module | None, optimizer: Any) -> OptimizerR
 
 
 def _copies(watch: Watch, model: nn.Module) -> Iterator[tuple[str, str]]:
-    embeddings = {f"{name}.weight".lstrip("."): each for name, each in model.named_modules() if isinstance(each, nn.Embedding)}
-    layers = {f"{name}.weight".lstrip("."): each for name, each in model.named_modules() if isinstance(each, nn.Linear)}
+    embeddings = {
+        f"{name}.weight".lstrip("."): each
+        for name, each in model.named_modules()
+        if isinstance(each, nn.Embedding)
+    }
+    layers = {
+        f"{name}.weight".lstrip("."): each
+        for name, each in model.named_modules()
+        if isinstance(each, nn.Linear)
+    }
     for one, embedding in embeddings.items():
         for other, layer in layers.items():
             a, b = embedding.weight, layer.weight
-            if a is not b and a.shape == b.shape and a.data_ptr() != b.data_ptr() and watch._closer.book.start_equal(one, other):
+            if (
+                a is not b
+                and a.shape == b.shape
+                and a.data_ptr() != b.data_ptr()
+                and watch._closer.book.start_equal(one, other)
+            ):
                 yield one, other
 
 

@@ -85,6 +85,7 @@ class Watch:
         self._hooks = Hooks()
         self._layer_hooks: list[LayerHook] = []
         self._handles: list[Any] = []
+        self._closed_run: Run | None = None
         self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         try:
             self._closer = Closer(model, self.layers, optimizer)
@@ -131,7 +132,7 @@ class Watch:
 
         for name, value in values.items():
             if isinstance(value, Tensor):
-                read = read_later(value.detach().reshape(()))
+                read = read_later(value.detach().reshape(()).float())
                 self._given[name] = lambda read=read: float(read())  # type: ignore[misc]
             else:
                 self._given[name] = lambda value=value: float(value)  # type: ignore[misc]
@@ -208,11 +209,13 @@ class Watch:
         return self._scalars.series(name)
 
     def run(self) -> Run:
-        """All that was measured until now as plain data: what `torchtap.diagnose` looks at."""
-        return run_of(self)
+        """All that was measured until now as plain data: what `torchtap.diagnose` looks at. After `close`: until then."""
+        return self._closed_run or run_of(self)
 
     def close(self) -> None:
         """Remove all hooks. What was measured stays."""
+        if self._closed_run is None and self.steps and self.model is not None:
+            self._closed_run = run_of(self)  # the model may go before anybody asks
         self._closer.remove()
         self._hooks.remove()
         for handle in self._handles:
