@@ -1,7 +1,7 @@
 """What is wrong with a training, and what to change: rules over what `watch` measured.
 
-`diagnose(watch)` gives the findings, the likeliest root cause first, each with what follows from it. A healthy run gives
-none. The rules are data (`torchtap.diagnose.rules`); docs/diagnose.md shows them all.
+`diagnose(watch)` gives the findings, the likeliest root cause first, each with what follows from it. A healthy run
+gives none. The rules are data (`torchtap.diagnose.rules`); docs/diagnose.md shows them all.
 """
 
 from __future__ import annotations

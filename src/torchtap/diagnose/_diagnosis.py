@@ -27,7 +27,7 @@ class Diagnosis(Finding):
         also = "; ".join(f"{each.id} at {each.where or 'the model itself'}" for each in self.symptoms)
         return *told, ("hence", printable(also))
 
-    def to_dict(self) -> dict[str, Any]:  # type: ignore[override]  # with lists
+    def to_dict(self) -> dict[str, Any]:
         """As JSON types."""
         return {
             **{name: getattr(self, name) for name in ("id", "where", "seen", "cause", "remedy", "fine_when")},

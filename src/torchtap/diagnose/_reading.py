@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from torchtap.monitor.history import Series
 from torchtap.monitor.run import LayerRun, ParameterRun, Run
 
 FEWEST_STEPS = 20
@@ -16,7 +15,8 @@ FEWEST_STEPS = 20
 def trend(run: Run) -> str:
     """Of the loss: "falls", "flat", "rises", "nonfinite", or "unknown" where none was logged or the run is too short.
 
-    The median of the first points against that of the last; what is within the noise or 2 % of it is flat.
+    The median of the first points against that of the last. A change counts where it is more than 2 % and beyond the
+    noise, or the points follow one direction. Where the loss jumps at once, what counts is what it was before.
     """
     loss = run.loss
     if loss is None:
@@ -27,8 +27,15 @@ def trend(run: Run) -> str:
         return "unknown"
     values = loss["mean"].astype(np.float64)
     first, last = edges(values)
-    limit = max(0.02 * abs(first), 0.5 * noise(values))
-    return "falls" if first - last > limit else "rises" if last - first > limit else "flat"
+    start = float(loss["min"][0])
+    if start > 0 and values[: max(3, len(values) // 4)].max() > 3 * start:
+        first = start
+    change = last - first
+    if abs(change) <= 0.02 * abs(first):
+        return "flat"
+    if abs(change) <= 1.5 * noise(values) and abs(follows_depth(values)) < 0.5:
+        return "flat"
+    return "falls" if change < 0 else "rises"
 
 
 def edges(values: np.ndarray) -> tuple[float, float]:
@@ -40,12 +47,6 @@ def edges(values: np.ndarray) -> tuple[float, float]:
 def noise(values: np.ndarray) -> float:
     """Standard deviation of what changes from point to point, by the median: jumps do not count."""
     return float(np.median(np.abs(np.diff(values))) / 0.954) if len(values) > 2 else 0.0
-
-
-def last_quarter(loss: Series) -> np.ndarray:
-    """Means of its last points."""
-    values = loss["mean"]
-    return np.asarray(values[-max(1, len(values) // 4) :])
 
 
 def deep(run: Run, direction: str) -> list[LayerRun]:
@@ -94,7 +95,7 @@ def gain(run: Run, layer: LayerRun) -> float | None:
     )
     if weight is None or layer.fan_in is None or not np.isfinite(weight.sampled[0]):
         return None
-    return float(weight.sampled[0]) * layer.fan_in**0.5
+    return float(weight.sampled[0]) * float(np.sqrt(layer.fan_in))
 
 
 def access(name: str) -> str:

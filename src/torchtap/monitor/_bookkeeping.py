@@ -55,6 +55,8 @@ class Bookkeeping:
         """Of the steps that were looked at: whether there was one that is not 0."""
         self._reads: list[Callable[[], np.ndarray]] = []
         self._gradient_looks = 0
+        self._other_gradients = False
+        """There are sparse ones, of which nothing is read."""
         self._start: _Samples | None = None
         self._before: _Samples | None = None
         self._after: _Samples | None = None
@@ -83,8 +85,10 @@ class Bookkeeping:
         self._before = _Samples(model)
         if self._start is None:
             self._start = self._before
-        gradients = [p.grad for p in model.parameters() if p.grad is not None and _plain(p.grad)]
+        there = [p.grad for p in model.parameters() if p.grad is not None]
+        gradients = [local(each) for each in there if _plain(local(each))]
         self._gradient_looks += 1
+        self._other_gradients |= len(gradients) < len(there)
         if gradients and len({each.device for each in gradients}) == 1:
             with torch.no_grad():
                 self._reads.append(
@@ -120,7 +124,7 @@ class Bookkeeping:
     def no_gradient_before_steps(self) -> bool:
         """Whether no parameter had a gradient that is not 0 before any step that was looked at."""
         found = any(float(read()) > 0 or not np.isfinite(float(read())) for read in self._reads)
-        return self._gradient_looks > 0 and not found
+        return self._gradient_looks > 0 and not found and not self._other_gradients
 
     def never_gradient(self) -> frozenset[str]:
         """Parameters that require a gradient and had none before any step."""

@@ -2,18 +2,20 @@
 
 At the moment when the gradient of a layer's output comes, the backward has not reached the layer's own weight. What the
 weight has as its gradient then was there before: of this step (accumulated), or left from the last one (not cleared).
-A step counts as not cleared where none of its backwards found the weight without a gradient, and the first found exactly
-what the last step had left. So a GAN, whose other loss runs through the model first, is not mistaken for it.
+A step counts as not cleared where none of its backwards found the weight without a gradient, and the first found
+exactly what the last step had left. So a GAN, whose other loss runs through the model first, is not mistaken for it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from torchtap.hooks import Hooks, Layer, on_gradient, tensors
 from torchtap.monitor._rows import read_later
@@ -25,10 +27,20 @@ ELEMENTS = 16
 class Clearing:
     """Of one model."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
-        able = [layer for layer in layers if _weight(layer.module) is not None and not layer.compiled]
-        places = np.unique(np.linspace(0, len(able) - 1, LAYERS).astype(int)) if able else []
-        self._layers = [able[place] for place in places]
+    def __init__(self, layers: Sequence[Layer], optimizer: Optimizer | None) -> None:
+        # Only its own parameters are cleared by an optimizer.
+        held = None
+        if optimizer is not None:
+            held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        able = [
+            layer
+            for layer in layers
+            if (weight := _weight(layer.module)) is not None
+            and not layer.compiled
+            and (held is None or id(weight) in held)
+        ]
+        places = {round(place) for place in np.linspace(0, len(able) - 1, LAYERS)} if able else set()
+        self._layers = [able[place] for place in sorted(places)]
         self._hooks = Hooks()
         self._left: dict[int, Tensor] = {}
         self._had_none: set[int] = set()
@@ -40,9 +52,9 @@ class Clearing:
     def begin(self) -> None:
         """The step that begins is looked at."""
         for number, layer in enumerate(self._layers):
-            self._hooks.add(layer, lambda _m, _a, output, number=number: self._forward(number, output))
+            self._hooks.add(layer, functools.partial(self._forward, number))
 
-    def _forward(self, number: int, output: Any) -> None:
+    def _forward(self, number: int, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002
         if torch.is_grad_enabled():
             for _, tensor in tensors(output):
                 on_gradient(tensor, lambda _gradient: self._backward(number))

@@ -25,7 +25,7 @@ class Closer:
 
     def __init__(self, model: nn.Module, layers: Sequence[Layer], optimizer: Optimizer | None) -> None:
         self.units = Units(layers)
-        self.clearing = Clearing(layers)
+        self.clearing = Clearing(layers, optimizer)
         self.batches = BatchLook()
         self.book = Bookkeeping(model, optimizer)
         self._step = 0

@@ -248,7 +248,8 @@ def _softmax(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Measu
 def _entropy(weights: Tensor, dimension: int) -> Tensor:
     """Mean over rows, in terms of the highest that is possible: 1 is uniform, 0 one choice."""
     bits = -(weights * weights.clamp_min(1e-30).log()).sum(dimension)
-    return bits.mean() / np.log(max(2, weights.shape[dimension]))
+    made: Tensor = bits.mean() / np.log(max(2, weights.shape[dimension]))
+    return made
 
 
 def _number(like: Tensor, value: float) -> Tensor:

@@ -68,6 +68,8 @@ class LayerRun:
     output: Series | None
     gradient: Series | None
     """With respect to its output."""
+    by_call: tuple[Series, ...]
+    """Its output, call by call of one forward; the last stands for all that follow."""
     look: Look
     before: str
     """The layer with a weight that ran last before it, and its kind; "" where there is none."""
@@ -226,6 +228,12 @@ def _layers(watch: Watch) -> Iterator[LayerRun]:
             series = watch._history.series(number)
             if len(series):
                 first[key.layer, key.direction] = series
+    calls: dict[int, list[tuple[int, Series]]] = {}
+    for number, key in enumerate(watch._state.keys.keys):
+        if key.direction == "output" and key.path in ("", "0"):
+            series = watch._history.series(number)
+            if len(series):
+                calls.setdefault(key.layer, []).append((key.call, series))
     before: Layer | None = None
     for place, number in enumerate([*ran, *silent]):
         layer = watch.layers[number]
@@ -244,6 +252,7 @@ def _layers(watch: Watch) -> Iterator[LayerRun]:
             ),
             output=first.get((number, "output")),
             gradient=first.get((number, "gradient")),
+            by_call=tuple(series for _, series in sorted(calls.get(number, ()), key=lambda each: each[0])),
             look=looks.get(number) or Look(),
             before=before.name if before is not None else "",
             before_kind=before.kind if before is not None else "",
@@ -311,10 +320,10 @@ def _parameters(
             moved_in_step=name in book.moved_in_step,
             **now,
             steps=series.first_step,
-            **{
-                column: series.values[:, place]
-                for place, column in enumerate(("value", "gradient", "update", "sampled"))
-            },
+            value=series.values[:, 0],
+            gradient=series.values[:, 1],
+            update=series.values[:, 2],
+            sampled=series.values[:, 3],
         )
 
 
@@ -341,9 +350,9 @@ def _is_fresh(value: Tensor, holder: nn.Module | None) -> bool:
     fan_in = _fan_in(holder) if isinstance(holder, (nn.Linear, nn.modules.conv._ConvNd)) else None
     if fan_in is None or value.numel() < 64:
         return False
-    bound = fan_in**-0.5
+    bound = float(fan_in) ** -0.5
     rms, high = float(value.float().square().mean().sqrt()), float(value.abs().amax())
-    return 0.93 * bound < high <= 1.0001 * bound and abs(rms / bound * 3**0.5 - 1) < 0.15
+    return bool(0.93 * bound < high <= 1.0001 * bound and abs(rms / bound * 3**0.5 - 1) < 0.15)
 
 
 def _optimizer(book: Any, model: nn.Module | None, optimizer: Any) -> OptimizerRun:

@@ -209,7 +209,7 @@ class Watch:
         return self._scalars.series(name)
 
     def run(self) -> Run:
-        """All that was measured until now as plain data: what `torchtap.diagnose` looks at. After `close`: until then."""
+        """All that was measured until now, until `close` at the latest, as plain data: for `torchtap.diagnose`."""
         return self._closed_run or run_of(self)
 
     def close(self) -> None:

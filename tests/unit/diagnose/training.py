@@ -1,11 +1,14 @@
 """Small trainings to be judged: each builds model, data and loop, runs some dozen steps and returns its watch."""
 
+# mypy: disallow-untyped-calls=False
+
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -151,11 +154,11 @@ def token_loss(logits: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), y.flatten())
 
 
-def mlp(*sizes: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
+def mlp(*sizes: int, activation: Callable[[], nn.Module] = nn.ReLU) -> Any:
     """Linear layers with an activation between each two."""
 
     def layers() -> Iterator[nn.Module]:
-        for place, (before, after) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for place, (before, after) in enumerate(pairwise(sizes)):
             yield nn.Linear(before, after)
             if place < len(sizes) - 2:
                 yield activation()

@@ -1,4 +1,4 @@
-"""All rules, the likeliest root cause first: of findings that explain nothing of each other, the earlier is told first."""
+"""All rules, the likeliest root cause first: of findings that do not explain each other, the earlier is told first."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ _ORDER = (
     "lr.collapsed",
     "lr.bounces",
     "weight_decay.too_large",
+    "dropout.nearly_all",
     "update.too_large",
     "activation.exploding",
+    "recurrence.exploding",
     "activation.vanishing",
     "init.too_small",
     "relu.dead",
@@ -43,7 +45,6 @@ _ORDER = (
     "batchnorm.tiny_batch",
     "batchnorm.momentum",
     "batchnorm.mismatch",
-    "dropout.nearly_all",
     "fp16.overflow",
     "fp16.underflow",
     "gradient.exploding",

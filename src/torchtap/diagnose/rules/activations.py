@@ -12,7 +12,6 @@ from torchtap.diagnose._reading import (
     follows_depth,
     gain,
     initialisation,
-    listed,
     trend,
 )
 from torchtap.diagnose.rule import Limit, Rule, Seen
@@ -43,7 +42,7 @@ def _dead(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
         source = layer if layer.parametric else run.layer(layer.before)
         line = initialisation(source, activation="ReLU")
         if at_start:
-            why = "they were so from the first step on: the weights or a bias before it were initialised so, or its inputs are"
+            why = "they were so from the first step on: by the initial weights or bias before it, or by its inputs"
             do = line
         else:
             why = "they died in training: too large a step pushed their bias far below 0"
@@ -108,6 +107,9 @@ def _exploding(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     layers, first, _ = _levels(run)
     if len(layers) < limit["layers"] or first[0] <= 0:
         return
+    gains = [value for layer in layers if (value := gain(run, layer)) is not None]
+    if gains and np.median(gains) < limit["gain"]:  # the first step made it so, not the start
+        return
     if first.max() > limit["factor"] * first[0] and follows_depth(first) > limit["correlation"]:
         since = int(np.flatnonzero(first > 10 * first[0])[0])
         per_layer = float((first.max() / first[0]) ** (1 / max(1, int(first.argmax()))))
@@ -122,6 +124,20 @@ def _exploding(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
                 "do": initialisation(layers[since]),
             },
         )
+
+
+def _recurrence(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
+    """A layer that is called again and again in one forward."""
+    for layer in run.layers:
+        levels = np.array([float(series["rms"][0]) for series in layer.by_call])
+        if len(levels) < limit["calls"] or not np.isfinite(levels[:2]).all() or levels[1] <= 0:
+            continue
+        high = float(np.nan_to_num(levels, nan=np.inf).max())
+        if high > limit["factor"] * levels[1] and follows_depth(levels) > limit["correlation"]:
+            weight = f"{access(layer.name)}.weight"
+            yield Seen(
+                layer.name, {"low": levels[1], "high": high, "weight": weight, "rms": gain(run, layer) or 0.0}
+            )
 
 
 def _vanishing(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
@@ -220,7 +236,6 @@ def _dropout(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
 
 _CONSEQUENCES = (
     "loss.flat",
-    "loss.rises",
     "parameter.never_updated",
     "output.constant",
     "gradient.vanishing",
@@ -228,7 +243,6 @@ _CONSEQUENCES = (
 )
 _BLOW_UP = (
     "loss.diverged",
-    "loss.rises",
     "loss.nonfinite",
     "nonfinite.first",
     "gradient.grows",
@@ -252,7 +266,8 @@ RULES = (
         seen="its weights had rms {rms:.2g} at the start with {fan_in} inputs a unit; {usual:.2g} keeps the scale",
         cause="the weights were initialised too wide: outputs grow by {gain:.1f} in this layer, units saturate or die",
         remedy="{do}",
-        fine_when="the inputs are that much smaller, or the layer's frequencies are meant to be high (Fourier features)",
+        fine_when="the inputs are that much smaller, or the layer's frequencies are meant to be high (Fourier "
+        "features)",
         explains=(
             *_CONSEQUENCES,
             *_BLOW_UP,
@@ -273,7 +288,6 @@ RULES = (
             "softmax.one_choice",
             "attention.collapse",
             "loss.diverged",
-            "loss.rises",
             "loss.nonfinite",
             "nonfinite.first",
             "loss.flat",
@@ -291,6 +305,7 @@ RULES = (
             Limit("layers", 4, "layers with a weight", "fewer have no depth"),
             Limit("factor", 1e3, "of the first layer's", _HEALTHY),
             Limit("correlation", 0.7, "(Spearman, with depth)", "one large layer is another matter"),
+            Limit("gain", 1.8, "rms * sqrt(fan_in) of the weights", "Kaiming initialisation has 1.41"),
         ),
         seen="outputs grow from rms {low:.2g} at {first} to {high:.2g} at {last}, about x{factor:.1f} a layer",
         cause="each layer multiplies its input by more than 1: the weights are too wide for their fan_in",
@@ -308,11 +323,37 @@ RULES = (
         find=_exploding,
     ),
     Rule(
+        id="recurrence.exploding",
+        severity=Severity.WARN,
+        looks_at="root mean square of a layer's output, call by call, in the first steps",
+        definition="A layer that runs eight times and more in one forward gives a thousand times more in the last "
+        "calls.",
+        limits=(
+            Limit("calls", 8, "calls", "the eighth stands for all that follow"),
+            Limit("factor", 1e3, "of the second call's", _HEALTHY),
+            Limit("correlation", 0.7, "(Spearman, with the calls)", "it must be steady"),
+        ),
+        seen="in one forward its output grows from rms {low:.2g} at its second call to {high:.2g} at the last",
+        cause="what it gives is fed back and multiplied by more than 1 each time (gain of its weight: {rms:.2g})",
+        remedy="nn.init.orthogonal_({weight}); tanh or a gate (nn.LSTMCell, nn.GRUCell) in the loop; "
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        fine_when="never",
+        explains=(
+            *_CONSEQUENCES,
+            *_BLOW_UP,
+            "gradient.exploding",
+            "fp16.overflow",
+            "activation.saturated",
+            "relu.dead",
+        ),
+        find=_recurrence,
+    ),
+    Rule(
         id="init.too_small",
         severity=Severity.WARN,
         looks_at="root mean square of every weight before the first step",
-        definition="The weights of two layers and more times the root of their fan_in are below 0.05, and the loss does "
-        "not fall.",
+        definition="The weights of two layers and more times the root of their fan_in are below 0.05, and the loss "
+        "does not fall.",
         limits=(
             Limit("gain", 0.05, "rms * sqrt(fan_in)", "a tenth of PyTorch's default"),
             Limit("layers", 2, "layers", "one, the last, is often made small on purpose"),
@@ -364,8 +405,8 @@ RULES = (
         id="activation.saturated",
         severity=Severity.WARN,
         looks_at="share of values beyond 0.98 of the range, of tanh, sigmoid and recurrent layers, every tenth step",
-        definition="Nearly all values lie where the derivative is below 0.04 (tanh) or 0.01 (sigmoid), in three looks in "
-        "a row; not of the model's last layer.",
+        definition="Nearly all values lie where the derivative is below 0.04 (tanh) or 0.01 (sigmoid), in three "
+        "looks in a row; not of the model's last layer.",
         limits=(
             Limit("share", 0.75, "of the values", _HEALTHY),
             Limit("looks", 3, "looks", "one batch may do it"),
@@ -407,7 +448,6 @@ RULES = (
         fine_when="never",
         explains=(
             "loss.diverged",
-            "loss.rises",
             "loss.nonfinite",
             "nonfinite.first",
             "loss.flat",
@@ -427,7 +467,7 @@ RULES = (
         cause="p is the probability to drop, not to keep",
         remedy="nn.Dropout({kept:.2g})",
         fine_when="never with p=1",
-        explains=("loss.flat", "loss.rises", "output.constant", "relu.dead", "parameter.never_updated"),
+        explains=(*_CONSEQUENCES, *_BLOW_UP, "relu.dead"),
         find=_dropout,
     ),
     Rule(
@@ -440,13 +480,11 @@ RULES = (
             Limit("looks", 4, "looks", "at the start a head of zeros does it"),
         ),
         seen="the model gives the same for every input; from {since} on all rows are equal",
-        cause="what distinguishes the inputs is lost at {since}: dead or saturated units, a weight of 0, or a reduction "
-        "over the batch dimension",
+        cause="what distinguishes the inputs is lost at {since}: dead or saturated units, a weight of 0, or a "
+        "reduction over the batch dimension",
         remedy="look at the input of {at}: its rows must differ; check dim= of mean, softmax and normalisation there",
         fine_when="the inputs are equal",
         explains=("loss.flat",),
         find=_constant,
     ),
 )
-
-__all__ = ["RULES", "listed"]

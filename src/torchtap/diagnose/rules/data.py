@@ -27,9 +27,9 @@ def _same(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
 def _empty(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     for series in run.inputs:
         values = series["count"] / np.maximum(1, series.last_step - series.first_step + 1)
-        if len(series) and values.min() >= limit["values"] and (series["min"] == series["max"]).all():
-            if len(run.inputs) == 1 and trend(run) != "falls":
-                yield Seen("", {"value": float(series["max"][0])})
+        many = len(series) > 0 and values.min() >= limit["values"] and len(run.inputs) == 1
+        if many and (series["min"] == series["max"]).all() and trend(run) != "falls":
+            yield Seen("", {"value": float(series["max"][0])})
 
 
 def _unscaled(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
@@ -88,7 +88,6 @@ RULES = (
         fine_when="training gets on with it",
         explains=(
             "loss.flat",
-            "loss.rises",
             "loss.diverged",
             "loss.nonfinite",
             "nonfinite.first",
@@ -121,16 +120,17 @@ RULES = (
         id="batch.same",
         severity=Severity.WARN,
         looks_at="64 elements of every input in some steps, at no fixed distance",
-        definition="They are the same in every step that was looked at, and the tensors are made anew each time or are a "
-        "quarter or less of a larger one. One whole tensor given again and again is taken to be the whole data set.",
+        definition="They are the same in every step that was looked at, and the tensors are made anew each time or "
+        "are a quarter or less of a larger one. One whole tensor given again and again is taken to be the whole data "
+        "set.",
         limits=(
             Limit("steps", 6, "steps", "the first six, one after the other"),
             Limit("rows", 2, "rows", "one is an environment or a canvas"),
             Limit("most", 4096, "rows", "more are a data set"),
         ),
         seen="the model got the same {rows} rows in all {steps} steps that were looked at, {how}",
-        cause="the loop asks for the first batch again and again: next(iter(loader)) inside it, a seed set in every step, "
-        "an index that does not advance",
+        cause="the loop asks for the first batch again and again: next(iter(loader)) inside it, a seed set in every "
+        "step, an index that does not advance",
         remedy="for x, y in loader: ...; or make the iterator once, before the loop",
         fine_when="one batch is overfitted to test the model, or it is the whole data set",
         find=_same,

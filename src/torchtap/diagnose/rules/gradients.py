@@ -14,15 +14,14 @@ from torchtap.monitor.run import LayerRun, ParameterRun, Run
 _HEALTHY = "measured on the healthy trainings of docs/cases.md: none comes near"
 
 
-def _gradients_flow(run: Run) -> bool:
-    return any(
-        each.gradient is not None and each.gradient["absmax"].max() > 0 for each in run.layers if len_of(each)
-    )
-
-
 def len_of(layer: LayerRun) -> int:
     """Points of its output's gradient."""
     return 0 if layer.gradient is None else len(layer.gradient)
+
+
+def _is_reached(layer: LayerRun) -> bool:
+    """Whether its output ever had a gradient that is not 0."""
+    return layer.gradient is not None and bool((layer.gradient["absmax"] > 0).any())
 
 
 def _cleared_before_step(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
@@ -35,9 +34,7 @@ def _cleared_before_step(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]
     ):
         return
     trainable = any(each.requires_grad for each in run.parameters)
-    reached = [
-        each for each in run.layers if each.parameters and len_of(each) and each.gradient["absmax"].max() > 0
-    ]  # type: ignore[index]
+    reached = [each for each in run.layers if each.parameters and _is_reached(each)]
     if run.no_gradient_before_steps and trainable and reached:
         yield Seen("", {"kind": optimizer.kind, "layer": reached[-1].name})
 
@@ -255,6 +252,8 @@ def _never_updated(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
             or run.steps < limit["steps"]
         ):
             continue
+        if len(each.shape) < 2:  # the bias of what is subtracted or normalised next has no gradient by nature
+            continue
         known = each.gradient[np.isfinite(each.gradient)]
         if each.had_gradient and len(known) >= limit["looks"] and not (known > 0).any():
             yield Seen(each.name, {"looks": len(known)})
@@ -267,7 +266,8 @@ RULES = (
         id="gradients.cleared_before_step",
         severity=Severity.WARN,
         looks_at="the parameters' gradients right before every tenth step; the gradients of the layers' outputs",
-        definition="Gradients reach the layers, and right before the optimizer's step no parameter has one that is not 0.",
+        definition="Gradients reach the layers, and right before the optimizer's step no parameter has one that is "
+        "not 0.",
         limits=(Limit("steps", 5, "steps", "as many must have been seen"),),
         seen="gradients reach {layer}, and right before each step of {kind} all parameters have none or 0",
         cause="zero_grad() runs between backward() and step(), so the step has nothing to go by",
@@ -286,8 +286,8 @@ RULES = (
         id="gradients.never_cleared",
         severity=Severity.WARN,
         looks_at="16 elements of three weights' gradients, when a backward arrives, in some pairs of steps",
-        definition="When the first backward after a step arrives, the gradient of before that step is still there, to the "
-        "bit, and no backward of that step finds it cleared.",
+        definition="When the first backward after a step arrives, the gradient of before that step is still there, "
+        "to the bit, and no backward of that step finds it cleared.",
         limits=(
             Limit("looks", 6, "looks", "three layers in two steps"),
             Limit("share", 0.9, "of the looks", "all, but for chance"),
@@ -299,7 +299,6 @@ RULES = (
         fine_when="the sum is wanted, as a momentum of its own",
         explains=(
             "gradient.grows",
-            "loss.rises",
             "loss.flat",
             "loss.diverged",
             "loss.nonfinite",
@@ -327,15 +326,15 @@ RULES = (
         cause="step() runs more often than zero_grad(): with gradient accumulation both belong to the same steps",
         remedy="if (i + 1) % accumulate == 0: optimizer.step(); optimizer.zero_grad()",
         fine_when="the sum is wanted",
-        explains=("gradient.grows", "loss.flat", "loss.rises", "loss.diverged"),
+        explains=("gradient.grows", "loss.flat", "loss.diverged"),
         find=_cleared_rarely,
     ),
     Rule(
         id="parameter.equal_units",
         severity=Severity.WARN,
         looks_at="every weight of two dimensions and more, now",
-        definition="All units of a trainable weight are equal to the bit after training; a weight of 0 counts where its "
-        "gradient was 0 throughout.",
+        definition="All units of a trainable weight are equal to the bit after training; a weight of 0 counts where "
+        "its gradient was 0 throughout.",
         limits=(_STEPS,),
         seen="its weight is {what}, in each of {units} units, after training",
         cause="it was initialised with one value: equal units get equal gradients, and stay one unit for ever",
@@ -387,8 +386,8 @@ RULES = (
         id="parameter.frozen_inside",
         severity=Severity.WARN,
         looks_at="requires_grad, the order of layers, how weights are spread",
-        definition="A weight is frozen, still has the values that PyTorch initialised it with, and comes after layers that "
-        "train.",
+        definition="A weight is frozen, still has the values that PyTorch initialised it with, and comes after "
+        "layers that train.",
         limits=(_STEPS, Limit("layers", 2, "layers", "more, with a trained head, are frozen on purpose")),
         seen="requires_grad is False in {number} weights after {before}, which trains; it has the values that it was "
         "initialised with",
@@ -432,7 +431,6 @@ RULES = (
         fine_when="never with plain SGD; adaptive optimizers bear it",
         explains=(
             "loss.diverged",
-            "loss.rises",
             "loss.flat",
             "loss.nonfinite",
             "nonfinite.first",
@@ -453,14 +451,14 @@ RULES = (
         remedy="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0) between backward() and step(), and a tenth of "
         "the learning rate",
         fine_when="the loss is a sum that grows by itself",
-        explains=("loss.diverged", "loss.rises", "loss.nonfinite", "nonfinite.first", "loss.flat"),
+        explains=("loss.diverged", "loss.nonfinite", "nonfinite.first", "loss.flat"),
         find=_grows,
     ),
     Rule(
         id="parameter.never_updated",
         severity=Severity.WARN,
-        looks_at="gradient of every parameter at every tenth step",
-        definition="A parameter in the optimizer has gradients of exactly 0 at every look and has not changed.",
+        looks_at="gradient of every weight of two dimensions and more, at every tenth step",
+        definition="A weight in the optimizer has gradients of exactly 0 at every look and has not changed.",
         limits=(_STEPS, Limit("looks", 3, "looks", "a few may be chance")),
         seen="its gradient was exactly 0 at all {looks} looks, and it has not changed",
         cause="nothing of the loss depends on it: a unit or layer after it is dead, multiplied by 0 or masked",

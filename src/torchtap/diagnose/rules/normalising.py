@@ -46,7 +46,10 @@ def _tiny(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
         )
         do = norm
         if run.world > 1:
-            do = f"model = nn.SyncBatchNorm.convert_sync_batchnorm(model) before DistributedDataParallel: it normalises over the batches of all {run.world} ranks; or {norm}"
+            do = (
+                "model = nn.SyncBatchNorm.convert_sync_batchnorm(model) before DistributedDataParallel: it normalises "
+                f"over the batches of all {run.world} ranks; or {norm}"
+            )
         yield Seen(
             layer.name,
             {"rows": typical, "samples": samples, "do": do, "of": " a rank" if run.world > 1 else ""},
@@ -64,9 +67,11 @@ def _mismatch(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
         if off > limit["mean"] or factor > limit["variance"]:
             slow = isinstance(momentum, float) and momentum < 0.02
             why = (
-                f"momentum={momentum} is the weight of the new batch: so small, the running values stay near their start"
+                f"momentum={momentum} is the weight of the new batch: so small, the running values stay near their "
+                "start"
                 if slow
-                else "batches differ from each other (sorted data, other domains in turn), or the layer's inputs drift quickly"
+                else "batches differ from each other (sorted data, other domains in turn), or the layer's inputs "
+                "drift quickly"
             )
             do = (
                 f"{access(layer.name)}.momentum = 0.1"
@@ -168,8 +173,8 @@ RULES = (
         id="batchnorm.mismatch",
         severity=Severity.WARN,
         looks_at="batch mean and variance against the running ones, every tenth step",
-        definition="After 4 looks the batch mean is off by more than 1.5 running deviations, or the variance by a factor "
-        "of 5, averaged over channels.",
+        definition="After 4 looks the batch mean is off by more than 1.5 running deviations, or the variance by a "
+        "factor of 5, averaged over channels.",
         limits=(
             Limit("mean", 1.5, "running standard deviations", _HEALTHY),
             Limit("variance", 5, "times", _HEALTHY),
@@ -211,8 +216,8 @@ RULES = (
             Limit("looks", 3, "looks", "one batch may do it"),
             Limit("choices", 3, "keys", "two are a decision"),
         ),
-        seen="each query looks at one of {choices} keys: entropy {entropy:.1%} of the highest ({start:.0%} in the first "
-        "step)",
+        seen="each query looks at one of {choices} keys: entropy {entropy:.1%} of the highest ({start:.0%} in the "
+        "first step)",
         cause="queries and keys have grown, so the softmax is saturated and passes no gradient",
         remedy="normalise queries and keys (nn.LayerNorm of each head), a lower learning rate with warm-up; at the "
         "start: nn.init.xavier_uniform_({at}.in_proj_weight)",

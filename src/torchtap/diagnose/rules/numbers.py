@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from torchtap.diagnose._reading import edges, initialisation, last_quarter, matrices, noise, trend
+from torchtap.diagnose._reading import edges, follows_depth, initialisation, matrices, noise, trend
 from torchtap.diagnose.rule import Limit, Rule, Seen
 from torchtap.modes._findings import Severity
 from torchtap.monitor.run import Run
@@ -28,7 +28,7 @@ def _input(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:  # noqa: ARG
 
 def _first(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:  # noqa: ARG001
     first = run.first_nonfinite
-    if first is None or first.key.direction == "input" or not _bad(run) or _overflows(run):
+    if first is None or first.key.direction == "input" or not _bad(run) or _overflows(run) or _of_loss(run):
         return
     before = max((values.get("absmax", 0.0) for _, values in first.before), default=0.0)
     forward = first.key.direction == "output"
@@ -51,15 +51,25 @@ def _first(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:  # noqa: ARG
     )
 
 
+def _of_loss(run: Run) -> bool:
+    """Whether the first value that is not finite is the gradient of the last layer's output: it comes from the loss."""
+    first = run.first_nonfinite
+    if first is None or first.key.direction != "gradient" or trend(run) != "nonfinite":
+        return False
+    ran = [layer for layer in run.layers if layer.order >= 0]
+    return bool(ran) and first.layer in ran[-1].names
+
+
 def _loss(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:  # noqa: ARG001
     if run.loss is None or not run.loss["nonfinite"].any():
         return
     at = int(np.flatnonzero(run.loss["nonfinite"])[0])
     step = int(run.loss.first_step[at])
     first = run.first_nonfinite
-    alone = first is None or first.step > int(run.loss.last_step[at]) or first.key.direction == "gradient"
+    alone = first is None or first.step > int(run.loss.last_step[at]) or _of_loss(run)
     why = (
-        "every layer's output was finite: it arises in the loss itself (log of 0, division by 0, a wrong reduction)"
+        "every layer's output was finite: it arises in the loss itself or in its derivative (log of 0, sqrt at 0, "
+        "division by 0)"
         if alone
         else "see the first value that was not finite"
     )
@@ -83,7 +93,7 @@ def _flat(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
         return
     values = loss["mean"].astype(np.float64)
     first, last = edges(values)
-    if first <= 0 or np.ptp(values) > limit["spread"] * abs(first):
+    if first <= 0 or np.ptp(values) > limit["spread"] * abs(first) or abs(follows_depth(values)) > 0.35:
         return
     yield Seen("", {"first": first, "last": last, "noise": noise(values) / abs(first), "steps": run.steps})
 
@@ -218,8 +228,8 @@ RULES = (
         id="update.too_large",
         severity=Severity.WARN,
         looks_at="update over weight (root mean squares of 1024 elements) of every weight, in the first looks",
-        definition="The median over the weights is above 0.3 in one step, and the loss does not fall; 1.5 where no loss "
-        "is logged.",
+        definition="The median over the weights is above 0.3 in one step, and the loss does not fall; 1.5 where no "
+        "loss is logged.",
         limits=(
             Limit(
                 "ratio",
@@ -234,7 +244,6 @@ RULES = (
         fine_when="the loss falls none the less",
         explains=(
             "loss.diverged",
-            "loss.rises",
             "loss.flat",
             "loss.nonfinite",
             "nonfinite.first",
@@ -271,8 +280,8 @@ RULES = (
         severity=Severity.ERROR,
         looks_at="the first value that is not finite, and the dtype of its layer",
         definition="It is in a float16 layer, and the loss or the parameters are not finite either.",
-        seen="{what} is infinite or NaN in step {step}, in float16, whose largest number is {most:.0f}; the largest value "
-        "before it was {high:.3g}",
+        seen="{what} is infinite or NaN in step {step}, in float16, whose largest number is {most:.0f}; the largest "
+        "value before it was {high:.3g}",
         cause="a value is beyond the range of float16",
         remedy="torch.autocast(dtype=torch.bfloat16), which has the range of float32; or with float16 "
         "torch.amp.GradScaler, and this layer in float32: with torch.autocast(device_type, enabled=False)",
@@ -346,7 +355,8 @@ RULES = (
         id="update.too_small",
         severity=Severity.WARN,
         looks_at="update over weight (root mean squares of 1024 elements) of every weight",
-        definition="The median over the weights is below 1e-6 in the first half of the run, and the loss does not fall.",
+        definition="The median over the weights is below 1e-6 in the first half of the run, and the loss does not "
+        "fall.",
         limits=(
             Limit(
                 "ratio",
@@ -376,11 +386,9 @@ RULES = (
         seen="the loss is {last:.4g} after {steps} steps; it began at {first:.4g}",
         cause="nothing that is measured tells why: labels that do not belong to the inputs, a model that cannot tell "
         "them apart, a loss of the wrong thing, or a learning rate far too low or high",
-        remedy="overfit one batch: if its loss does not fall, the model or the loss is wrong, else the data; then try 10 "
-        "and a tenth of the learning rate",
+        remedy="overfit one batch: if its loss does not fall, the model or the loss is wrong, else the data; then "
+        "try 10 and a tenth of the learning rate",
         fine_when="the loss is one side of a game, or the model has converged",
         find=_flat,
     ),
 )
-
-__all__ = ["RULES", "last_quarter"]

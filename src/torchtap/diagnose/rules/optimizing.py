@@ -227,7 +227,8 @@ RULES = (
         id="optimizer.no_effect",
         severity=Severity.WARN,
         looks_at="64 elements of every parameter around every tenth step",
-        definition="No parameter is changed by any step that was looked at, though there are gradients and lr is not 0.",
+        definition="No parameter is changed by any step that was looked at, though there are gradients and lr is not "
+        "0.",
         limits=(_STEPS,),
         seen="the step of {kind} changed none of {number} weights that have gradients",
         cause="the step is not carried out, or what it does is undone: a GradScaler that skips every step, a wrapper "
@@ -338,20 +339,22 @@ RULES = (
         id="parameter.rounded",
         severity=Severity.WARN,
         looks_at="64 elements of every parameter over the run, dtype, gradient",
-        definition="A float16 or bfloat16 weight with gradients, in the optimizer, lr above 0, has not changed in a bit.",
+        definition="A float16 or bfloat16 weight with gradients, in the optimizer, lr above 0, has not changed in a "
+        "bit.",
         limits=(_STEPS,),
         seen="{dtype}, with gradients and lr {lr:.3g}, and no bit of it has changed",
         cause="the update is below half of the last digit of the weight, and rounding takes it away",
         remedy="keep the weights in float32 and compute under torch.autocast; or let an optimizer keep float32 copies",
         fine_when="never",
-        explains=_ALL_FLAT + ("update.too_small", "optimizer.no_effect"),
+        explains=(*_ALL_FLAT, "update.too_small", "optimizer.no_effect"),
         find=_rounded,
     ),
     Rule(
         id="weight_decay.too_large",
         severity=Severity.WARN,
         looks_at="root mean square of every weight over the run",
-        definition="Most weights shrink below a tenth of what they were, with weight decay, and the loss does not fall.",
+        definition="Most weights shrink below a tenth of what they were, with weight decay, and the loss does not "
+        "fall.",
         limits=(Limit("factor", 0.1, "of the value at the start", _MEASURED),),
         seen="{number} weights shrink; this one to {factor:.2g} of what it was",
         cause="weight_decay={decay:.3g} pulls them to 0 faster than the gradients build them up",

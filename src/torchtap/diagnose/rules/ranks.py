@@ -55,19 +55,11 @@ def _gradients(runs: tuple[Run, ...], limit: Mapping[str, float]) -> Iterator[Se
 
 
 def _nonfinite(runs: tuple[Run, ...], limit: Mapping[str, float]) -> Iterator[Seen]:  # noqa: ARG001
-    bad = [run for run in runs if run.first_nonfinite is not None]
+    bad = [(run, run.first_nonfinite) for run in runs if run.first_nonfinite is not None]
     if not bad:
         return
-    run = min(
-        bad, key=lambda each: (each.first_nonfinite.step, each.first_nonfinite.key.direction != "output")
-    )  # type: ignore[union-attr]
-    first = run.first_nonfinite
-    assert first is not None
-    earlier = [
-        each.rank
-        for each in bad
-        if each.first_nonfinite is not None and each.first_nonfinite.step == first.step
-    ]
+    run, first = min(bad, key=lambda each: (each[1].step, each[1].key.direction != "output"))
+    earlier = [other for _, other in bad if other.step == first.step]
     yield Seen(
         first.layer,
         {
@@ -86,7 +78,8 @@ RULES = (
         severity=Severity.ERROR,
         looks_at="the first value of each rank that is not finite",
         definition="The rank and layer in which it appears first; the others get it with the next all-reduce.",
-        seen="rank {rank} has the first NaN or infinity, in step {step}, in the {what}; in that step {also} of {of} ranks",
+        seen="rank {rank} has the first NaN or infinity, in step {step}, in the {what}; in that step {also} of {of} "
+        "ranks",
         cause="the data or the random numbers of that rank: the model is the same on all",
         remedy="look at the batch of rank {rank} in step {step}; torch.isfinite(x).all() in its loader",
         fine_when="never",
@@ -104,8 +97,8 @@ RULES = (
         seen="rank {rank} has rms {value:.6g} in step {step}, the median of all is {other:.6g}",
         cause="the replicas are no longer one model: another seed or checkpoint on one rank, a layer outside of "
         "DistributedDataParallel, or a step that one rank skips",
-        remedy="wrap the whole model: DistributedDataParallel(model) sends rank 0's weights to all when it is made; call "
-        "what it wraps, not model.module; take the same steps on each rank",
+        remedy="wrap the whole model: DistributedDataParallel(model) sends rank 0's weights to all when it is made; "
+        "call what it wraps, not model.module; take the same steps on each rank",
         fine_when="the parameter is sharded or belongs to one rank (experts, tensor parallelism)",
         explains=("ranks.gradients_differ",),
         over_ranks=_replicas,

@@ -1,8 +1,11 @@
 """Faults in the model: initialisation, activations, normalisation, attention, cuts in the graph."""
 
+# mypy: disallow-untyped-calls=False
+
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +39,7 @@ def dead_functional_relu() -> Watch:
 @broken("relu.dead")
 def dead_convolution() -> Watch:
     """A convolution whose outputs are all negative before ReLU."""
-    model = nn.Sequential(
+    model: Any = nn.Sequential(
         nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 4)
     )
     nn.init.constant_(model[2].bias, -15.0)
@@ -149,9 +152,7 @@ def batch_norm_of_one_image() -> Watch:
 @broken("batchnorm.mismatch")
 def batch_norm_that_never_learns() -> Watch:
     """Running values with momentum 0.0005."""
-    model = nn.Sequential(
-        nn.Linear(20, 32), nn.BatchNorm1d(32, momentum=0.0005), nn.ReLU(), nn.Linear(32, 4)
-    )
+    model = nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32, momentum=0.0005), nn.ReLU(), nn.Linear(32, 4))
     data = classes()
     return fit(model, lambda step: ((each := data(step))[0] * 5 + 8, each[1]))
 
@@ -164,17 +165,17 @@ def batch_norm_momentum_of_another_library() -> Watch:
 
 @broken("layernorm.below_eps")
 def layer_norm_of_nothing() -> Watch:
-    """Embeddings of deviation 1e-4 into LayerNorm."""
+    """Fixed embeddings of deviation 1e-4 into LayerNorm."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.embedding = nn.Embedding(30, 32)
-            nn.init.normal_(self.embedding.weight, std=1e-4)
+            nn.init.normal_(self.embedding.weight, std=1e-4).requires_grad_(False)
             self.norm = nn.LayerNorm(32)
             self.head = nn.Linear(32, 30)
 
-        def forward(self, tokens: Tensor) -> Tensor:
+        def forward(self, tokens: Tensor) -> Any:
             return self.head(self.norm(self.embedding(tokens)))
 
     model = Net()
@@ -201,7 +202,7 @@ def attention_without_scale() -> Watch:
             self.softmax = nn.Softmax(dim=-1)
             self.head = nn.Linear(256, 4)
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> Any:
             scores = self.q(x) @ self.k(x).transpose(1, 2)
             return self.head((self.softmax(scores) @ self.v(x)).mean(1))
 
@@ -209,7 +210,7 @@ def attention_without_scale() -> Watch:
 
     def batch(_step: int) -> tuple[Tensor, Tensor]:
         y = torch.randint(4, (16,))
-        return 2.5 * (centres[y][:, None] + torch.randn(16, 10, 16)), y
+        return 6 * (centres[y][:, None] + torch.randn(16, 10, 16)), y
 
     model = Net()
     return fit(model, batch, optimizer=torch.optim.SGD(model.parameters(), lr=1e-3))
@@ -225,7 +226,7 @@ def detached_encoder() -> Watch:
             self.encoder = mlp(20, 32, 32)
             self.head = nn.Linear(32, 4)
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> Any:
             return self.head(self.encoder(x).detach())
 
     return fit(Net(), classes())
@@ -241,7 +242,7 @@ def head_not_in_the_loss() -> Watch:
             self.trunk = mlp(20, 32, 32)
             self.kind, self.size = nn.Linear(32, 4), nn.Linear(32, 1)
 
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        def forward(self, x: Tensor) -> Any:
             hidden = functional.relu(self.trunk(x))
             return self.kind(hidden), self.size(hidden)
 
@@ -257,7 +258,7 @@ def layer_never_called() -> Watch:
             super().__init__()
             self.first, self.forgotten, self.last = nn.Linear(20, 32), nn.Linear(32, 32), nn.Linear(32, 4)
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> Any:
             return self.last(functional.relu(self.first(x)))
 
     return fit(Net(), classes())
@@ -318,7 +319,7 @@ def mean_over_the_batch() -> Watch:
             super().__init__()
             self.first, self.last = nn.Linear(20, 32), nn.Linear(32, 4)
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> Any:
             hidden = functional.relu(self.first(x))
             return self.last(hidden.mean(0, keepdim=True).expand_as(hidden))
 

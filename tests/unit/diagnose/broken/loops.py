@@ -1,5 +1,7 @@
 """Faults in the loop: optimizer, gradients, schedules, batches."""
 
+# mypy: disallow-untyped-calls=False
+
 from __future__ import annotations
 
 import copy
@@ -35,7 +37,11 @@ def optimizer_before_the_head_was_replaced() -> Watch:
 def head_not_in_the_optimizer() -> Watch:
     """The optimizer is given the trunk only."""
     model = mlp(20, 64, 64, 4)
-    return fit(model, classes(), optimizer=torch.optim.Adam([*model[0].parameters(), *model[2].parameters()], lr=3e-3))
+    return fit(
+        model,
+        classes(),
+        optimizer=torch.optim.Adam([*model[0].parameters(), *model[2].parameters()], lr=3e-3),
+    )
 
 
 @broken("lr.zero")
@@ -209,7 +215,9 @@ def seed_set_in_every_step() -> Watch:
 @broken("mode.evaluation")
 def trained_in_evaluation() -> Watch:
     """model.eval() before the loop and never undone."""
-    model = nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 4)).eval()
+    model = nn.Sequential(
+        nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 4)
+    ).eval()
     return fit(model, classes())
 
 
@@ -223,6 +231,8 @@ def labels_of_other_rows() -> Watch:
         return x, y[torch.randperm(64)]
 
     model = mlp(20, 64, 4)
+    nn.init.zeros_(model[-1].weight)
+    nn.init.zeros_(model[-1].bias)
     return fit(model, batch, optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
 
 

