@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.unit.diagnose.training import SEEDS, Training, trainings
@@ -29,6 +32,13 @@ def test_healthy_training_has_no_finding(training: Training, seed: int) -> None:
 def test_there_are_as_many_as_were_asked_for() -> None:
     assert len(BROKEN) >= 30
     assert len(HEALTHY) >= 30
+
+
+def test_no_name_is_used_twice() -> None:
+    """pytest imports the modules of this folder more than once, so the table itself cannot tell."""
+    sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*/*.py")]
+    written = sum(len(re.findall(r"^@(?:healthy|broken)", source, re.MULTILINE)) for source in sources)
+    assert written == len(BROKEN) + len(HEALTHY)
 
 
 def test_trainings_expect_rules_that_there_are() -> None:
