@@ -65,11 +65,12 @@ def size(layer: LayerRun) -> float:
 
 def follows_depth(values: np.ndarray) -> float:
     """Spearman's correlation with the place in the list: 1 rises throughout, -1 falls throughout."""
-    if len(values) < 3:
+    if len(values) < 3 or np.ptp(values) == 0:
         return 0.0
-    ranks = np.argsort(np.argsort(values)).astype(np.float64)
-    if np.ptp(values) == 0:
-        return 0.0
+    # Equal values share a rank: what is 0 from some place on does not follow depth.
+    ranks = (
+        np.searchsorted(np.sort(values), values) + np.searchsorted(np.sort(values), values, side="right")
+    ) / 2
     return float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])
 
 

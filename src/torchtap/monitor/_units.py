@@ -75,13 +75,25 @@ class Units:
             if not layer.compiled:
                 self._hooks.add_with_inputs(layer, functools.partial(self._forward, number))
 
-    @torch.no_grad()
     def _forward(
         self, number: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         calls = self._calls.get(number, 0)
-        if calls >= CALLS or torch._C._current_graph_task_id() != -1:
+        # Neither a validation between two steps nor what a checkpoint recomputes.
+        if calls >= CALLS or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return
+        with torch.no_grad():
+            self._look(number, calls, module, args, kwargs, output)
+
+    def _look(
+        self,
+        number: int,
+        calls: int,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+    ) -> None:
         first = next((each for _, each in tensors(output) if refusal(each) is None), None)
         if first is None or first.dim() == 0 or not first.numel():
             return
@@ -102,7 +114,7 @@ class Units:
             if isinstance(module, of):
                 for name, value in measure(module, args, kwargs, first):
                     self._keep(number, name, value, torch.maximum)
-        if isinstance(module, nn.Embedding):
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             self._touch(number, module, args, kwargs)
         if first.requires_grad:
             on_gradient(first, functools.partial(self._gradient, number, dimension))
@@ -136,7 +148,11 @@ class Units:
                     self._keep(number, "gradient_zeros", (gradient == 0).float().mean(), torch.minimum)
 
     def _touch(
-        self, number: int, module: nn.Embedding, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        number: int,
+        module: nn.Embedding | nn.EmbeddingBag,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> None:
         indices = args[0] if args else kwargs.get("input")
         if isinstance(indices, Tensor):

@@ -35,3 +35,9 @@ def test_rule_is_complete(rule: Rule) -> None:
     assert set(rule.only_with) <= set(IDS)
     assert set(rule.explains) <= set(IDS)
     assert rule.id not in rule.explains
+
+
+@pytest.mark.parametrize("rule", RULES, ids=IDS)
+def test_rule_explains_later_ones_only(rule: Rule) -> None:
+    """Else two findings could each be the other's symptom."""
+    assert [name for name in rule.explains if IDS.index(name) <= IDS.index(rule.id)] == []

@@ -64,9 +64,11 @@ def trainings(*, broken: bool) -> dict[str, Training]:
         "healthy.supervised",
         "healthy.generative",
         "healthy.techniques",
+        "healthy.more",
         "broken.layers",
         "broken.loops",
         "broken.numbers",
+        "broken.more",
     ):
         import_module(f"tests.unit.diagnose.{module}")
     return {name: each for name, each in ALL.items() if bool(each.expected) == broken}

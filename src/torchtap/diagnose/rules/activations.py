@@ -363,7 +363,7 @@ RULES = (
         "does the gradient",
         remedy="{do}",
         fine_when="the layer ends a residual branch",
-        explains=(*_CONSEQUENCES, "activation.vanishing", "layernorm.below_eps"),
+        explains=(*_CONSEQUENCES, "activation.vanishing", "layernorm.below_eps", "relu.dead"),
         find=_too_small,
     ),
     Rule(
@@ -380,7 +380,7 @@ RULES = (
         cause="each layer multiplies its input by less than 1: the weights are too small for their fan_in",
         remedy="{do} (and the same for the other layers)",
         fine_when="never",
-        explains=(*_CONSEQUENCES, "layernorm.below_eps", "init.too_small"),
+        explains=(*_CONSEQUENCES, "layernorm.below_eps", "relu.dead"),
         find=_vanishing,
     ),
     Rule(
@@ -398,7 +398,14 @@ RULES = (
         cause="a unit that is 0 for all inputs gets no gradient and stays so; {why}",
         remedy="{do}",
         fine_when="the units were pruned on purpose",
-        explains=(*_CONSEQUENCES, "layernorm.below_eps", "batchnorm.mismatch"),
+        explains=(
+            "loss.flat",
+            "parameter.never_updated",
+            "output.constant",
+            "update.too_small",
+            "layernorm.below_eps",
+            "batchnorm.mismatch",
+        ),
         find=_dead,
     ),
     Rule(

@@ -109,7 +109,7 @@ def _vanishing(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
         return
     with np.errstate(divide="ignore"):
         small = np.log10(np.maximum(norms / top, 1e-40))
-    if follows_depth(small) < limit["correlation"]:
+    if follows_depth(small) < limit["correlation"] or np.diff(small).max() > limit["one"] * np.ptp(small):
         return
     since = int(np.flatnonzero(norms < 1e-2 * top)[-1])
     layer = layers[since]
@@ -405,14 +405,20 @@ RULES = (
         limits=(
             Limit("layers", 5, "layers with a weight", "fewer have no depth"),
             Limit("factor", 1e-4, "of the gradient at the end", _HEALTHY),
-            Limit("correlation", 0.7, "(Spearman, with depth)", "one layer that cuts off is another matter"),
+            Limit("correlation", 0.7, "(Spearman, with depth)", "it must be steady"),
+            Limit(
+                "one",
+                0.6,
+                "of the fall (logarithm) at one layer",
+                "one layer that cuts off is another matter",
+            ),
         ),
         seen="from here to the input the gradient is below a hundredth of that at the end ({from_end} layers from it), "
         "at {first} {ratio:.1g} of it; about x{factor:.2f} a layer",
         cause="{why}",
         remedy="{do}",
         fine_when="the first layers are not meant to train",
-        explains=("loss.flat", "update.too_small", "output.constant"),
+        explains=("loss.flat", "update.too_small", "output.constant", "relu.dead", "parameter.never_updated"),
         find=_vanishing,
     ),
     Rule(
@@ -434,7 +440,6 @@ RULES = (
             "loss.flat",
             "loss.nonfinite",
             "nonfinite.first",
-            "update.too_large",
             "gradient.grows",
         ),
         find=_exploding,

@@ -152,7 +152,6 @@ RULES = (
             "loss.flat",
             "nonfinite.first",
             "loss.nonfinite",
-            "layernorm.below_eps",
         ),
         find=_tiny,
     ),

@@ -131,10 +131,10 @@ def _too_small(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
         early = each.ratio[: max(2, len(each.ratio) // 2)]
         early = early[np.isfinite(early)]
         if len(early):
-            typical.append((each.name, float(np.median(early)), float(np.nanmedian(each.gradient))))
+            typical.append((each.name, float(np.median(early))))
     if not typical or not max(run.optimizer.rates, default=0):
         return
-    ratio = float(np.median([one for _, one, _ in typical]))
+    ratio = float(np.median([one for _, one in typical]))
     if 0 < ratio < limit["ratio"]:
         lr = max(run.optimizer.rates)
         name = min(typical, key=lambda each: each[1])[0]
@@ -323,7 +323,7 @@ RULES = (
         remedy="torch.autograd.set_detect_anomaly(True) names the operation for a gradient; add an eps under sqrt, log "
         "and division; clip the gradient's norm; lower the learning rate if values grew before",
         fine_when="masks give -inf on purpose and the loss stays finite (then nothing is told)",
-        explains=("loss.nonfinite", "parameter.never_updated", "relu.dead", "output.constant"),
+        explains=("loss.nonfinite", "parameter.never_updated", "output.constant"),
         find=_first,
     ),
     Rule(
@@ -336,7 +336,7 @@ RULES = (
         remedy="use the fused forms, which are stable: cross_entropy for log_softmax and nll, "
         "binary_cross_entropy_with_logits for sigmoid and log; clamp what goes into log, sqrt and division",
         fine_when="never",
-        explains=("relu.dead", "output.constant", "parameter.never_updated"),
+        explains=("output.constant", "parameter.never_updated"),
         find=_loss,
     ),
     Rule(
@@ -377,10 +377,10 @@ RULES = (
         id="loss.flat",
         severity=Severity.INFO,
         looks_at="the loss that was logged",
-        definition="After 50 steps and more, of one forward each, it is where it began, within 2 %, and it never left "
+        definition="After 100 steps and more, of one forward each, it is where it began, within 2 %, and it never left "
         "that by 15 %.",
         limits=(
-            Limit("steps", 50, "steps", "as many must have been seen"),
+            Limit("steps", 100, "steps", "slow learners need as many"),
             Limit("spread", 0.15, "of the loss", _HEALTHY),
         ),
         seen="the loss is {last:.4g} after {steps} steps; it began at {first:.4g}",

@@ -302,7 +302,7 @@ RULES = (
         cause="the scheduler is stepped too often: after every batch where its numbers are meant in epochs",
         remedy="call scheduler.step() once an epoch, or give step_size, gamma and T_max in batches",
         fine_when="the rest of the run is there to average or to evaluate",
-        explains=(*_ALL_FLAT, "update.too_small", "parameter.rounded", "optimizer.no_effect"),
+        explains=(*_ALL_FLAT, "update.too_small"),
         find=_rate_collapsed,
     ),
     Rule(
@@ -332,7 +332,7 @@ RULES = (
         "nn.ModuleList",
         remedy="build {kind} from model.parameters() once the model is complete, or optimizer.add_param_group(...)",
         fine_when="they are kept as they are on purpose; requires_grad_(False) says so and saves their gradients",
-        explains=("gradients.never_cleared", "loss.flat", "parameter.never_updated"),
+        explains=("loss.flat", "parameter.never_updated"),
         find=_misses,
     ),
     Rule(
@@ -346,7 +346,7 @@ RULES = (
         cause="the update is below half of the last digit of the weight, and rounding takes it away",
         remedy="keep the weights in float32 and compute under torch.autocast; or let an optimizer keep float32 copies",
         fine_when="never",
-        explains=(*_ALL_FLAT, "update.too_small", "optimizer.no_effect"),
+        explains=(*_ALL_FLAT, "update.too_small"),
         find=_rounded,
     ),
     Rule(
