@@ -1,4 +1,4 @@
-"""One thread: these trainings are too small for more, and a machine with other work makes threads wait for each other."""
+"""One thread: these trainings are too small for more, and on a machine with other work threads wait for each other."""
 
 from __future__ import annotations
 

@@ -403,7 +403,6 @@ RULES = (
             "parameter.never_updated",
             "output.constant",
             "update.too_small",
-            "layernorm.below_eps",
             "batchnorm.mismatch",
         ),
         find=_dead,

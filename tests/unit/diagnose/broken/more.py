@@ -268,8 +268,8 @@ def root_of_an_exact_loss() -> Watch:
     """RMSE without eps on one batch that is met exactly."""
     model = nn.Sequential(nn.Linear(4, 1))
     with torch.no_grad():
-        model[0].weight.zero_()  # type: ignore[operator,union-attr]
-        model[0].bias.zero_()  # type: ignore[operator,union-attr]
+        model[0].weight.zero_()  # type: ignore[operator]
+        model[0].bias.zero_()  # type: ignore[operator]
 
     def batch(_step: int) -> tuple[Tensor, Tensor]:
         return torch.randn(16, 4), torch.zeros(16, 1)
@@ -317,7 +317,7 @@ def frozen_under_adam() -> Watch:
     with Watch(model, optimizer) as watch:
         for step in range(60):
             if step == 20:
-                model[0].requires_grad_(False)  # type: ignore[operator,index]
+                model[0].requires_grad_(False)  # type: ignore[index]
             x, y = data(step)
             optimizer.zero_grad(set_to_none=False)
             loss = functional.cross_entropy(model(x), y)

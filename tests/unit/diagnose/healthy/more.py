@@ -344,7 +344,7 @@ def random_frequencies() -> Watch:
             self.net = mlp(64, 64, 1)
 
         def forward(self, x: Tensor) -> Any:
-            angle = x @ self.frequencies
+            angle = torch.matmul(x, self.get_buffer("frequencies"))
             return self.net(torch.cat([angle.sin(), angle.cos()], 1))
 
     def batch(_step: int) -> tuple[Tensor, Tensor]:
