@@ -7,7 +7,6 @@ never had a gradient yet; a few elements of every parameter are compared in ever
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,12 +50,8 @@ class Bookkeeping:
         self.closure = False
         """The optimizer runs the backward itself, so what is there before its step says nothing."""
         self._never: set[str] | None = None
-        self.nonzero_gradient: dict[str, bool] = {}
-        """Of the steps that were looked at: whether there was one that is not 0."""
-        self._reads: list[Callable[[], np.ndarray]] = []
-        self._gradient_looks = 0
-        self._other_gradients = False
-        """There are sparse ones, of which nothing is read."""
+        self.sparse_gradients = False
+        """There are some, of which nothing is measured."""
         self._start: _Samples | None = None
         self._before: _Samples | None = None
         self._after: _Samples | None = None
@@ -85,15 +80,9 @@ class Bookkeeping:
         self._before = _Samples(model)
         if self._start is None:
             self._start = self._before
-        there = [p.grad for p in model.parameters() if p.grad is not None]
-        gradients = [local(each) for each in there if _plain(local(each))]
-        self._gradient_looks += 1
-        self._other_gradients |= len(gradients) < len(there)
-        if gradients and len({each.device for each in gradients}) == 1:
-            with torch.no_grad():
-                self._reads.append(
-                    read_later(torch.stack([each.detach().abs().amax().float() for each in gradients]).amax())
-                )
+        self.sparse_gradients |= any(
+            p.grad is not None and p.grad.layout is not torch.strided for p in model.parameters()
+        )
 
     def after(self, *, looking: bool) -> None:
         """Right after it."""
@@ -120,11 +109,6 @@ class Bookkeeping:
         later = before is not start and all(before.same(start, name) for name in before.names)
         self.undone += later and bool(moved)
         self._before = self._after = None
-
-    def no_gradient_before_steps(self) -> bool:
-        """Whether no parameter had a gradient that is not 0 before any step that was looked at."""
-        found = any(float(read()) > 0 or not np.isfinite(float(read())) for read in self._reads)
-        return self._gradient_looks > 0 and not found and not self._other_gradients
 
     def never_gradient(self) -> frozenset[str]:
         """Parameters that require a gradient and had none before any step."""

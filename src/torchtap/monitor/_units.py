@@ -23,6 +23,8 @@ UNITS = 2048
 """Units of one layer that are followed: all of a smaller one, else evenly spread."""
 ROWS = 16
 """Rows of a batch that are compared with each other."""
+ROWS_OF_UNITS = 64
+"""Rows in which a unit may show that it is alive."""
 CALLS = 4
 """Calls of one layer in one step that are looked at."""
 SATURATED = 0.98
@@ -108,7 +110,7 @@ class Units:
             look.training, look.shape = module.training, tuple(first.shape)
         self._calls[number] = calls + 1
         dimension = self._unit_dimension(module, first)
-        self._keep(number, "max", _by_unit(first, dimension, torch.amax), torch.maximum)
+        self._keep(number, "max", _by_unit(first[:ROWS_OF_UNITS], dimension, torch.amax), torch.maximum)
         self._apart(number, first)
         for of, measure in _MEASURES:
             if isinstance(module, of):
@@ -141,7 +143,7 @@ class Units:
                 self._keep(
                     number,
                     "gradient",
-                    _by_unit(gradient.detach().abs(), dimension, torch.amax),
+                    _by_unit(gradient.detach()[:ROWS].abs(), dimension, torch.amax),
                     torch.maximum,
                 )
                 if gradient.dtype is torch.float16:

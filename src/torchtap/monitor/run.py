@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -203,7 +203,7 @@ def run_of(watch: Watch) -> Run:
         batches=closer.batches.seen(),
         optimizer=None if optimizer is None else _optimizer(closer.book, model, optimizer),
         gradients_kept=closer.clearing.counts(),
-        no_gradient_before_steps=closer.book.no_gradient_before_steps(),
+        no_gradient_before_steps=not closer.book.sparse_gradients and _without_gradients(parameters),
         undone=closer.book.undone,
         copies=tuple(_copies(watch, model)) if model is not None else (),
         shared_storage=tuple(_shared(model)) if model is not None else (),
@@ -211,6 +211,15 @@ def run_of(watch: Watch) -> Run:
         training=model.training if model is not None else True,
         rank=torch.distributed.get_rank() if distributed else 0,
         world=torch.distributed.get_world_size() if distributed else 1,
+    )
+
+
+def _without_gradients(parameters: Sequence[ParameterRun]) -> bool:
+    """Whether they were measured, and none had a gradient other than 0."""
+    measured = [each for each in parameters if len(each.steps)]
+    # A norm of NaN is none that was measured, or that of gradients with NaN: what had a gradient must show 0.
+    return bool(measured) and all(
+        not each.had_gradient or bool((each.gradient == 0).all()) for each in measured
     )
 
 
