@@ -54,6 +54,16 @@ class FirstNonfinite:
     before: tuple[Measured, ...]
     """In the order of measurement."""
 
+    @property
+    def layer(self) -> str:
+        """The layer's name; "" where the model's inputs are meant."""
+        return self.where.layer
+
+    @property
+    def key(self) -> Key:
+        """Which of its tensors."""
+        return self.where.key
+
     def __str__(self) -> str:
         lines = [
             f"step {self.step}: {self.nonfinite} of {self.count} values of the {self.where} are NaN or infinite, "

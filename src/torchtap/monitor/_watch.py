@@ -21,6 +21,7 @@ from torchtap.hooks.lifecycle import Quiet
 from torchtap.hooks.selection import Layers
 from torchtap.modes._by_module import ByModule
 from torchtap.monitor import _parameters
+from torchtap.monitor._closer import Closer
 from torchtap.monitor._first import FirstNonfinite, first_of
 from torchtap.monitor._layer_hook import LayerHook, PassHook
 from torchtap.monitor._parameters import ParameterNorms
@@ -28,6 +29,7 @@ from torchtap.monitor._rows import Rows, merged, read_later
 from torchtap.monitor._scale import Unscaled
 from torchtap.monitor._state import State
 from torchtap.monitor.history import History, Scalars, Series, points
+from torchtap.monitor.run import Run, run_of
 from torchtap.monitor.writers.background import Background
 from torchtap.monitor.writers.record import About, Record, Writer
 
@@ -69,6 +71,7 @@ class Watch:
         scaler: GradScaler | None = None,
         writers: Sequence[Writer] = (),
         block: bool = False,
+        look_closer: bool = True,
         device_path: bool = False,
     ) -> None:
         _check(model, optimizer, every, parameters_every)
@@ -88,10 +91,15 @@ class Watch:
         self._ended: _Ended | None = None
         self._first: FirstNonfinite | None = None
         self._background: Background | None = None
+        self._closed_run: Run | None = None
+        self._optimizer = None if optimizer is None else weakref.ref(optimizer)
+        self._closer: Closer | None = None
         self._hooks = Hooks()
         self._handles: list[RemovableHandle] = []
         self.layer_hooks: list[LayerHook] = []
         try:
+            if look_closer:
+                self._closer = Closer(model, self.layers, optimizer)
             if writers:
                 self._background = Background(writers, self._about(model), block=block)
             self._attach(model, optimizer, gradients, zeros)
@@ -169,6 +177,8 @@ class Watch:
         parameters = None
         if model is not None and self._measures_parameters():
             parameters = self._parameters.after(model)
+        if self._closer is not None:
+            self._closer.step()
         ended = _Ended(state.step, state.take(), state.scale.take(), parameters, self._given)
         self._given = {}
         state.next_step()
@@ -262,8 +272,20 @@ class Watch:
         """Whether it still watches."""
         return bool(self._handles)
 
+    def run(self) -> Run:
+        """All that was measured until now, until `close` at the latest, as plain data: for `torchtap.diagnose`."""
+        if self._closer is None:
+            raise RuntimeError(
+                "watch(look_closer=False) has not measured what diagnose needs: leave that out"
+            )
+        return self._closed_run or run_of(self, self._closer)
+
     def close(self) -> None:
         """Take all hooks off. What was measured stays. Doing it again does nothing."""
+        if self._closer is not None:
+            if self._closed_run is None and self.steps and self.model is not None:
+                self._closed_run = run_of(self, self._closer)  # the model may go before anybody asks
+            self._closer.remove()
         _detach(self._hooks, self._handles, self._state)
         self._flush()
         if self._background is not None:
@@ -298,7 +320,7 @@ def _detach(hooks: Hooks, handles: list[RemovableHandle], state: State) -> None:
 
 def _later(value: float | Tensor) -> Callable[[], float]:
     if isinstance(value, Tensor):
-        read = read_later(value.detach().reshape(()))
+        read = read_later(value.detach().reshape(()).float())
         return lambda: float(read())
     number = float(value)
     return lambda: number
@@ -342,18 +364,20 @@ def watch(
     scaler: GradScaler | None = None,
     writers: Sequence[Writer] = (),
     block: bool = False,
+    look_closer: bool = True,
 ) -> Watch:
     """Watch what the layers of `model` give, and the gradients that come back, in each step of a training.
 
     With `optimizer` a step ends by itself when that has stepped, and its learning rates are logged; without, call
     `step()` of what is returned. Measured are forwards that record gradients: a validation under `no_grad` is not.
 
-    `layers`: which, as in `hooks.select`; None: all leaves but `nn.Identity`. `every`: only each so many steps; in between a hook costs a
-    microsecond. `gradients`: of the outputs, too. `zeros`: count zeros in all outputs (True), none (False), or where a
+    `layers`: which, as in `hooks.select`; None: all leaves but `nn.Identity`. `every`: only each so many steps; in
+    between a hook costs a microsecond. `gradients`: of the outputs, too. `zeros`: count zeros in all outputs (True), none (False), or where a
     layer makes them (None: ReLU and its like). `parameters_every`: norms of parameters, gradients and updates each so
     many steps. `scaler`: the GradScaler, so that gradients are unscaled, and those of skipped steps left out.
     `writers`: where each step is written, see `torchtap.monitor.writers`; a step that finds 256 waiting is dropped and
-    counted, or with `block` waits.
+    counted, or with `block` waits. `look_closer`: in each tenth step, and in some of the first, look at what
+    `torchtap.diagnose` needs beyond these statistics, such as dead units; on a GPU that waits for it.
 
     Outputs, gradients, random numbers and `state_dict()` are what they are without. Hooks are no part of copies and
     files of the model. A step holds one row of 64 bytes for each tensor; the history holds some 3 KB for each layer,
@@ -386,4 +410,5 @@ def watch(
         scaler=scaler,
         writers=writers,
         block=block,
+        look_closer=look_closer,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tests.unit.diagnose.page import section
 from tests.unit.modes.cases.harness import Case, all_cases
 from tests.unit.modes.cases.reports import NONE, OTHER, RAISES, REPORTS, SECOND, SILENT
 
@@ -44,10 +45,13 @@ def page() -> str:
     """The text of docs/cases.md."""
     cases = all_cases()
     of = {number: [case for case in cases.values() if case.number == number] for number in REPORTS}
-    return _HEAD.format(
-        count=len(REPORTS),
-        score="\n".join(score(of)),
-        rows="\n".join(_row(number, of[number]) for number in REPORTS),
+    return (
+        _HEAD.format(
+            count=len(REPORTS),
+            score="\n".join(score(of)),
+            rows="\n".join(_row(number, of[number]) for number in REPORTS),
+        )
+        + section()
     )
 
 

@@ -1,0 +1,102 @@
+"""From rules and runs to diagnoses: which are true, and which of them explains which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from torchtap.diagnose._diagnosis import Diagnosis
+from torchtap.diagnose._reading import listed
+from torchtap.diagnose.rule import Rule, Seen
+from torchtap.diagnose.rules import RULES
+from torchtap.modes._findings import Severity
+from torchtap.monitor._watch import Watch
+from torchtap.monitor.run import Run
+
+_WEIGHT = {Severity.ERROR: 0, Severity.WARN: 0, Severity.INFO: 1}
+
+
+def diagnose(
+    run: Watch | Run, ranks: Sequence[Run] = (), *, rules: Iterable[Rule] = RULES
+) -> list[Diagnosis]:
+    """What is wrong with a training that was watched, the likeliest root cause first; empty where nothing is.
+
+    Looks at what was measured until now and changes nothing. `ranks`: the runs of all ranks of a distributed training
+    (`Watch.run()` of each, as `torch.distributed.all_gather_object` brings them together), this one's included; then
+    what must be equal on all is compared, too. What a finding explains is in its `symptoms` and not in the list.
+
+    >>> import torch
+    >>> import torchtap.monitor.watch
+    >>> net = torch.nn.Linear(4, 1)
+    >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    >>> with torchtap.monitor.watch.watch(net, optimizer) as watch:
+    ...     for _ in range(10):
+    ...         optimizer.zero_grad()
+    ...         loss = net(torch.randn(8, 4)).square().mean()
+    ...         loss.backward()
+    ...         watch.log(loss=loss)
+    ...         optimizer.step()
+    >>> [each.id for each in diagnose(watch)]
+    ['lr.zero']
+    """
+    seen = run.run() if isinstance(run, Watch) else run
+    found = {}
+    for rule in rules:
+        if rule.over_ranks is not None:
+            places = list(rule.over_ranks(tuple(ranks), rule.limit())) if len(ranks) > 1 else []
+        else:
+            assert rule.find is not None
+            places = list(rule.find(seen, rule.limit()))
+        if places:
+            found[rule.id] = rule, places
+    found = {
+        name: (rule, places)
+        for name, (rule, places) in found.items()
+        if not rule.only_with or any(each in found for each in rule.only_with)
+    }
+    return _rooted(
+        [_made(rule, places) for rule, places in found.values()],
+        {name: rule for name, (rule, _) in found.items()},
+    )
+
+
+def _made(rule: Rule, places: Sequence[Seen]) -> Diagnosis:
+    """One diagnosis of a rule: of the first place, with the others by name."""
+    first = places[0]
+    names = tuple(dict.fromkeys(each.where for each in places))
+    told = rule.seen.format(**first.slots)
+    if len(names) > 1:
+        told += f"; the same at {listed(names[1:])}"
+    return Diagnosis(
+        id=rule.id,
+        severity=first.severity or rule.severity,
+        where=first.where,
+        seen=told,
+        cause=rule.cause.format(**first.slots),
+        remedy=rule.remedy.format(**first.slots),
+        fine_when=rule.fine_when,
+        places=names,
+    )
+
+
+def _rooted(found: list[Diagnosis], rules: dict[str, Rule]) -> list[Diagnosis]:
+    """The root causes, each with what it explains; in the order of the rules, what may be on purpose last."""
+    causes = {
+        each.id: next(
+            (root.id for root in found if each.id in rules[root.id].explains and root.id != each.id), None
+        )
+        for each in found
+    }
+    roots: dict[str, list[Diagnosis]] = {}
+    for each in found:
+        root, passed = each.id, {each.id}
+        while (above := causes[root]) is not None and above not in passed:
+            root = above
+            passed.add(root)
+        roots.setdefault(root, []).append(each)
+    made = [
+        replace(each, symptoms=tuple(other for other in roots[each.id] if other.id != each.id))
+        for each in found
+        if each.id in roots
+    ]
+    return sorted(made, key=lambda each: _WEIGHT[each.severity])

@@ -1,0 +1,167 @@
+"""What the optimizer and the parameters have to do with each other, noted at the steps of the optimizer.
+
+Nothing of this is measured on activations. Each step costs a look at the learning rates and at those parameters that
+never had a gradient yet; a few elements of every parameter are compared in every tenth step only.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchtap.monitor._parameters import local
+from torchtap.monitor._rows import read_later
+
+ELEMENTS = 64
+"""Of one parameter, evenly spread, that are compared over the run."""
+MOST_RATES = 4096
+
+
+@dataclass(slots=True)
+class Rates:
+    """The largest learning rate of all groups, step by step."""
+
+    values: list[float] = field(default_factory=list)
+    stride: int = 1
+    _steps: int = 0
+
+    def add(self, rate: float) -> None:
+        """One step's."""
+        if self._steps % self.stride == 0:
+            self.values.append(rate)
+            if len(self.values) > MOST_RATES:
+                self.values, self.stride = self.values[::2], self.stride * 2
+        self._steps += 1
+
+
+class Bookkeeping:
+    """Of one model and, where it is known, its optimizer."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer | None) -> None:
+        self._model = weakref.ref(model)
+        self._optimizer = None if optimizer is None else weakref.ref(optimizer)
+        self.rates = Rates()
+        self.steps_seen = 0
+        self.closure = False
+        """The optimizer runs the backward itself, so what is there before its step says nothing."""
+        self._never: set[str] | None = None
+        self.sparse_gradients = False
+        """There are some, of which nothing is measured."""
+        self._start: _Samples | None = None
+        self._before: _Samples | None = None
+        self._after: _Samples | None = None
+        self.moved_in_step: set[str] = set()
+        """Parameters that the optimizer's step changed in any look."""
+        self.looks = 0
+        self.undone = 0
+        """Looks at whose start all sampled parameters were what they were at the start of the run, after a step had
+        moved them."""
+
+    def before(self, *, looking: bool, closure: bool) -> None:
+        """Right before the optimizer's step."""
+        self.closure |= closure
+        model = self._model()
+        if model is None:
+            return
+        if self._never is None:
+            self._never = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        if self._never:
+            named = dict(model.named_parameters())
+            self._never = {name for name in self._never if name in named and named[name].grad is None}
+        if not looking:
+            return
+        if self._before is not None:
+            self._compare()
+        self._before = _Samples(model)
+        if self._start is None:
+            self._start = self._before
+        self.sparse_gradients |= any(
+            p.grad is not None and p.grad.layout is not torch.strided for p in model.parameters()
+        )
+
+    def after(self, *, looking: bool) -> None:
+        """Right after it."""
+        self.steps_seen += 1
+        optimizer = None if self._optimizer is None else self._optimizer()
+        if optimizer is not None:
+            rates = [group["lr"] for group in optimizer.param_groups]
+            plain = [
+                float(rate) for rate in rates if not isinstance(rate, Tensor) or rate.device.type == "cpu"
+            ]
+            if plain:
+                self.rates.add(max(plain))
+        model = self._model()
+        if looking and model is not None and self._before is not None:
+            self._after = _Samples(model)
+
+    def _compare(self) -> None:
+        before, after, start = self._before, self._after, self._start
+        if before is None or after is None or start is None:
+            return
+        moved = {name for name in before.names if not after.same(before, name)}
+        self.looks += 1
+        self.moved_in_step |= moved
+        later = before is not start and all(before.same(start, name) for name in before.names)
+        self.undone += later and bool(moved)
+        self._before = self._after = None
+
+    def never_gradient(self) -> frozenset[str]:
+        """Parameters that require a gradient and had none before any step."""
+        return frozenset(self._never or ())
+
+    def finish(self) -> dict[str, bool]:
+        """Which parameters are other than at the start of the run; none that were not there then."""
+        self._compare()
+        model = self._model()
+        if model is None or self._start is None:
+            return {}
+        now = _Samples(model)
+        return {name: not now.same(self._start, name) for name in now.names if name in self._start.names}
+
+    def start_equal(self, one: str, other: str) -> bool:
+        """Whether two parameters had the same values at the start."""
+        start = self._start
+        if start is None or one not in start.names or other not in start.names:
+            return False
+        return bool(np.array_equal(start.values(one), start.values(other)))
+
+
+def _plain(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel() > 0
+
+
+class _Samples:
+    """A few elements of each parameter, copied to the host without waiting."""
+
+    @torch.no_grad()
+    def __init__(self, model: nn.Module) -> None:
+        self.names: dict[str, tuple[torch.device, slice]] = {}
+        parts: dict[torch.device, list[Tensor]] = {}
+        lengths: dict[torch.device, int] = {}
+        for name, parameter in model.named_parameters():
+            value = local(parameter).detach()
+            if not _plain(value):
+                continue
+            flat = value.reshape(-1)
+            flat = flat[:: -(-flat.numel() // ELEMENTS)].double()
+            at = lengths.get(value.device, 0)
+            self.names[name] = value.device, slice(at, at + len(flat))
+            lengths[value.device] = at + len(flat)
+            parts.setdefault(value.device, []).append(flat)
+        self._reads = {device: read_later(torch.cat(some)) for device, some in parts.items()}
+
+    def values(self, name: str) -> np.ndarray:
+        """Of one parameter, float64."""
+        device, part = self.names[name]
+        return self._reads[device]()[part]
+
+    def same(self, other: _Samples, name: str) -> bool:
+        """Whether this parameter's elements are bitwise those of the other time."""
+        if name not in other.names:
+            return False
+        return bool(np.array_equal(self.values(name), other.values(name), equal_nan=True))

@@ -1,0 +1,108 @@
+"""Whether gradients are cleared between two steps of the optimizer: of a few layers, in a few steps.
+
+At the moment when the gradient of a layer's output comes, the backward has not reached the layer's own weight. What the
+weight has as its gradient then was there before: of this step (accumulated), or left from the last one (not cleared).
+A step counts as not cleared where none of its backwards found the weight without a gradient, and the first found
+exactly what the last step had left. So a GAN, whose other loss runs through the model first, is not mistaken for it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchtap.hooks import Hooks, Layer, on_gradient, tensors
+from torchtap.monitor._rows import read_later
+
+LAYERS = 3
+ELEMENTS = 16
+
+
+class Clearing:
+    """Of one model."""
+
+    def __init__(self, layers: Sequence[Layer], optimizer: Optimizer | None) -> None:
+        # Only its own parameters are cleared by an optimizer.
+        held = None
+        if optimizer is not None:
+            held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        able = [
+            layer
+            for layer in layers
+            if (weight := _weight(layer.module)) is not None
+            and not layer.compiled
+            and (held is None or id(weight) in held)
+        ]
+        places = {round(place) for place in np.linspace(0, len(able) - 1, LAYERS)} if able else set()
+        self._layers = [able[place] for place in sorted(places)]
+        self._hooks = Hooks()
+        self._left: dict[int, Tensor] = {}
+        self._had_none: set[int] = set()
+        self._found: dict[int, list[Tensor]] = {}
+        self._reads: list[Callable[[], np.ndarray]] = []
+        self._none = 0
+        """Looks that found the gradient cleared, known without a read."""
+
+    def begin(self) -> None:
+        """The step that begins is looked at."""
+        for number, layer in enumerate(self._layers):
+            self._hooks.add(layer, functools.partial(self._forward, number))
+
+    def _forward(self, number: int, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002
+        if torch.is_grad_enabled():
+            for _, tensor in tensors(output):
+                on_gradient(tensor, lambda _gradient: self._backward(number))
+                return
+
+    def _backward(self, number: int) -> None:
+        weight = _weight(self._layers[number].module)
+        if weight is None or number not in self._left:
+            return
+        gradient = weight.grad
+        if gradient is None or gradient.layout is not torch.strided:
+            self._had_none.add(number)
+            return
+        now = _sample(gradient)
+        found = self._found.setdefault(number, [])
+        same = (now == self._left[number]).all() if not found else torch.ones_like(now[0], dtype=torch.bool)
+        found.append(same & (now != 0).any())
+
+    def end(self, *, next_too: bool) -> None:
+        """The optimizer's step has been done. With `next_too` the next one will be looked at: keep what is left."""
+        self._none += len(self._had_none)
+        for number, found in self._found.items():
+            if number not in self._had_none:
+                self._reads.append(read_later(torch.stack(found).all()))
+        self._had_none, self._found, self._left = set(), {}, {}
+        self._hooks.remove()
+        if next_too:
+            for number, layer in enumerate(self._layers):
+                weight = _weight(layer.module)
+                if weight is not None and weight.grad is not None and weight.grad.layout is torch.strided:
+                    self._left[number] = _sample(weight.grad).clone()
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        self._hooks.remove()
+
+    def counts(self) -> tuple[int, int]:
+        """Looks that found the last step's gradient still there, and looks in all."""
+        kept = sum(int(read()) for read in self._reads)
+        return kept, len(self._reads) + self._none
+
+
+def _weight(module: nn.Module) -> Tensor | None:
+    weight = getattr(module, "weight", None)
+    return weight if isinstance(weight, nn.Parameter) and weight.requires_grad else None
+
+
+@torch.no_grad()
+def _sample(tensor: Tensor) -> Tensor:
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // ELEMENTS)][:ELEMENTS]

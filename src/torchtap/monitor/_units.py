@@ -1,0 +1,337 @@
+"""A close look at every layer in every tenth step: units, saturation, what normalisation sees, attention, embeddings.
+
+What is found is kept as counts and shares: no activation outlives its step, and on a device nothing waits. The hooks
+are there only in the steps that are looked at, so they cost nothing in between.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchtap.hooks import Hooks, Layer, on_gradient, tensors
+from torchtap.monitor._rows import read_later
+from torchtap.monitor.stats import refusal
+
+UNITS = 2048
+"""Units of one layer that are followed: all of a smaller one, else evenly spread."""
+ROWS = 16
+"""Rows of a batch that are compared with each other."""
+ROWS_OF_UNITS = 64
+"""Rows in which a unit may show that it is alive."""
+CALLS = 4
+"""Calls of one layer in one step that are looked at."""
+SATURATED = 0.98
+"""Of tanh: there its derivative is below 0.04."""
+
+_CONVOLUTIONAL = ("Conv", "BatchNorm", "GroupNorm", "InstanceNorm", "SyncBatchNorm", "LazyConv")
+
+
+@dataclass(slots=True)
+class Look:
+    """What was seen of one layer. Shares are of 0 to 1, one a look, in order."""
+
+    steps: list[int] = field(default_factory=list)
+    dead: np.ndarray | None = None
+    """[units] uint8: looks in a row, up to the last, in which the unit gave nothing above 0 and got no gradient."""
+    dead_shares: list[float] = field(default_factory=list)
+    numbers: dict[str, list[float]] = field(default_factory=dict)
+    """By name: see `_MEASURES`."""
+    touched: np.ndarray | None = None
+    """[rows] bool of an embedding."""
+    tokens: int = 0
+    """Indices that the embedding was given in the looks."""
+    dtype: str = ""
+    device: str = ""
+    samples: list[int] = field(default_factory=list)
+    """Length of the output's first dimension."""
+    order: int = -1
+    """Its place in the order in which layers ran first."""
+    training: bool = True
+    shape: tuple[int, ...] = ()
+
+
+class Units:
+    """Looks at the layers of one model."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = layers
+        self.looks: dict[int, Look] = {}
+        self._hooks = Hooks()
+        self._calls: dict[int, int] = {}
+        self._found: dict[tuple[int, str], Tensor] = {}
+        self._reads: list[tuple[int, list[tuple[int, str, int]], Callable[[], np.ndarray]]] = []
+        self._masks: dict[int, Tensor] = {}
+        self._last: tuple[tuple[int, ...], int] = ((), -1)
+        self._ran = 0
+
+    def begin(self) -> None:
+        """The step that begins is looked at."""
+        for number, layer in enumerate(self._layers):
+            if not layer.compiled:
+                self._hooks.add_with_inputs(layer, functools.partial(self._forward, number))
+
+    def _forward(
+        self, number: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        calls = self._calls.get(number, 0)
+        # Neither a validation between two steps nor what a checkpoint recomputes.
+        if calls >= CALLS or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+            return
+        with torch.no_grad():
+            self._look(number, calls, module, args, kwargs, output)
+
+    def _look(
+        self,
+        number: int,
+        calls: int,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+    ) -> None:
+        first = next((each for _, each in tensors(output) if refusal(each) is None), None)
+        if first is None or first.dim() == 0 or not first.numel():
+            return
+        look = self.looks.get(number)
+        if look is None:
+            look = self.looks[number] = Look(
+                dtype=str(first.dtype).removeprefix("torch."), device=first.device.type, order=self._ran
+            )
+            self._ran += 1
+        if not calls:
+            look.samples = [*look.samples[-15:], first.shape[0]]
+            look.training, look.shape = module.training, tuple(first.shape)
+        self._calls[number] = calls + 1
+        dimension = self._unit_dimension(module, first)
+        self._keep(number, "max", _by_unit(first[:ROWS_OF_UNITS], dimension, torch.amax), torch.maximum)
+        self._apart(number, first)
+        for of, measure in _MEASURES:
+            if isinstance(module, of):
+                for name, value in measure(module, args, kwargs, first):
+                    self._keep(number, name, value, torch.maximum)
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            self._touch(number, module, args, kwargs)
+        if first.requires_grad:
+            on_gradient(first, functools.partial(self._gradient, number, dimension))
+
+    def _unit_dimension(self, module: nn.Module, output: Tensor) -> int:
+        """Which dimension counts units: channels of a convolution and of what follows it in the same shape."""
+        shape, dimension = self._last
+        if type(module).__name__.startswith(_CONVOLUTIONAL):
+            dimension = 1 if output.dim() > 1 else 0
+        elif tuple(output.shape) != shape:
+            dimension = 1 if output.dim() >= 4 else output.dim() - 1
+        self._last = tuple(output.shape), dimension
+        return dimension
+
+    def _apart(self, number: int, output: Tensor) -> None:
+        """How far the rows of the batch are apart, in terms of the largest value: 0 where all are equal."""
+        if output.shape[0] > 1:
+            some = output[:ROWS].detach().float()
+            self._keep(number, "apart", (some - some[:1]).abs().amax() / some.abs().amax(), torch.maximum)
+
+    def _gradient(self, number: int, dimension: int, gradient: Tensor) -> None:
+        if refusal(gradient) is None and gradient.numel():
+            with torch.no_grad():
+                self._keep(
+                    number,
+                    "gradient",
+                    _by_unit(gradient.detach()[:ROWS].abs(), dimension, torch.amax),
+                    torch.maximum,
+                )
+                if gradient.dtype is torch.float16:
+                    self._keep(number, "gradient_zeros", (gradient == 0).float().mean(), torch.minimum)
+
+    def _touch(
+        self,
+        number: int,
+        module: nn.Embedding | nn.EmbeddingBag,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        indices = args[0] if args else kwargs.get("input")
+        if isinstance(indices, Tensor):
+            mask = self._masks.get(number)
+            if mask is None:
+                mask = self._masks[number] = torch.zeros(
+                    module.num_embeddings, dtype=torch.bool, device=indices.device
+                )
+            mask[indices.reshape(-1)] = True
+            self.looks[number].tokens += indices.numel()
+
+    def _keep(self, number: int, name: str, value: Tensor, merge: Callable[[Tensor, Tensor], Tensor]) -> None:
+        value = value.detach().float().reshape(-1)
+        before = self._found.get((number, name))
+        if before is not None:
+            if before.shape != value.shape:
+                return
+            value = merge(before, value)
+        self._found[number, name] = value
+
+    def end(self, step: int) -> None:
+        """The step has been done."""
+        self._hooks.remove()
+        self._calls = {}
+        found, self._found = self._found, {}
+        self.read()
+        by_device: dict[torch.device, list[tuple[int, str]]] = {}
+        for key, value in found.items():
+            by_device.setdefault(value.device, []).append(key)
+        for keys in by_device.values():
+            values = [found[key] for key in keys]
+            parts = [(number, name, len(value)) for (number, name), value in zip(keys, values, strict=True)]
+            self._reads.append((step, parts, read_later(torch.cat(values))))
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        self._hooks.remove()
+
+    def read(self) -> None:
+        """Take in what has come."""
+        reads, self._reads = self._reads, []
+        for step, parts, read in reads:
+            values = np.split(read(), np.cumsum([length for _, _, length in parts])[:-1])
+            of: dict[int, dict[str, np.ndarray]] = {}
+            for (number, name, _), value in zip(parts, values, strict=True):
+                of.setdefault(number, {})[name] = value
+            for number, given in of.items():
+                self._add(
+                    self.looks[number],
+                    step,
+                    given,
+                    rectifier=isinstance(self._layers[number].module, _RECTIFIERS),
+                )
+
+    @staticmethod
+    def _add(look: Look, step: int, given: dict[str, np.ndarray], *, rectifier: bool) -> None:
+        look.steps = [*look.steps[-47:], step]
+        high, gradient = given.pop("max", None), given.pop("gradient", None)
+        if high is not None and (rectifier or (gradient is not None and len(gradient) == len(high))):
+            dead = high <= 0
+            if not rectifier:
+                assert gradient is not None
+                dead &= gradient == 0
+            if look.dead is None or len(look.dead) != len(dead):
+                look.dead = np.zeros(len(dead), dtype=np.uint8)
+            look.dead = np.where(dead, np.minimum(look.dead, 254) + 1, 0).astype(np.uint8)
+            look.dead_shares = [*look.dead_shares[-47:], float(dead.mean())]
+        if gradient is not None:
+            given["gradient_reaches"] = np.array([float((gradient > 0).mean())])
+        for name, value in given.items():
+            look.numbers[name] = [*look.numbers.get(name, [])[-47:], float(value[0])]
+
+    def finish(self) -> None:
+        """Read all, and which rows of embeddings were touched."""
+        self.read()
+        for number, mask in self._masks.items():
+            self.looks[number].touched = mask.cpu().numpy()
+
+
+_RECTIFIERS = (nn.ReLU, nn.ReLU6)
+
+
+def _by_unit(tensor: Tensor, dimension: int, reduce: Callable[..., Tensor]) -> Tensor:
+    others = [each for each in range(tensor.dim()) if each != dimension]
+    values = reduce(tensor.detach(), others) if others else tensor.detach()
+    return values[:: -(-values.numel() // UNITS)]
+
+
+Measured = list[tuple[str, Tensor]]
+
+
+def _tanh(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Measured:  # noqa: ARG001
+    return [("saturated", (output.detach().abs() > SATURATED).float().mean())]
+
+
+def _sigmoid(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Measured:  # noqa: ARG001
+    return [("saturated", ((output.detach() - 0.5).abs() > SATURATED / 2).float().mean())]
+
+
+def _softmax(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Measured:  # noqa: ARG001
+    dimension = getattr(module, "dim", None)
+    dimension = -1 if dimension is None else dimension
+    return [
+        ("entropy", _entropy(output.detach().float(), dimension)),
+        ("choices", _number(output, output.shape[dimension])),
+    ]
+
+
+def _entropy(weights: Tensor, dimension: int) -> Tensor:
+    """Mean over rows, in terms of the highest that is possible: 1 is uniform, 0 one choice."""
+    bits = -(weights * weights.clamp_min(1e-30).log()).sum(dimension)
+    made: Tensor = bits.mean() / np.log(max(2, weights.shape[dimension]))
+    return made
+
+
+def _number(like: Tensor, value: float) -> Tensor:
+    return torch.full((), float(value), device=like.device)
+
+
+def _batch_norm(module: Any, args: tuple[Any, ...], kwargs: Any, output: Tensor) -> Measured:  # noqa: ARG001
+    given = args[0].detach().float() if args and isinstance(args[0], Tensor) else None
+    if given is None or given.dim() < 2:
+        return []
+    made = [("rows", _number(given, given.numel() / given.shape[1]))]
+    if module.training and module.running_mean is not None and given.numel() > given.shape[1]:
+        others = [each for each in range(given.dim()) if each != 1]
+        mean, variance = given.mean(others), given.var(others)
+        # Of which channels? All that vary: a dead one has no scale.
+        there = variance > module.eps
+        distance = (mean - module.running_mean).abs() / (module.running_var + module.eps).sqrt()
+        factor = (variance.clamp_min(module.eps) / module.running_var.clamp_min(module.eps)).log().abs()
+        weight = there.float() / there.sum().clamp_min(1)
+        made += [("mean_off", (distance * weight).sum()), ("variance_off", (factor * weight).sum())]
+    return made
+
+
+def _layer_norm(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Measured:  # noqa: ARG001
+    given = args[0] if args else kwargs.get("input")
+    if not isinstance(given, Tensor):
+        return []
+    dimensions = tuple(range(-len(module.normalized_shape), 0))
+    variance = given.detach()[:ROWS].float().var(dimensions, unbiased=False)
+    return [("below_eps", (variance < module.eps).float().mean())]
+
+
+def _attention(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Measured:  # noqa: ARG001
+    """Entropy of the attention weights, computed once more for two rows of the batch."""
+    query = args[0] if args else kwargs.get("query")
+    key = args[1] if len(args) > 1 else kwargs.get("key")
+    if not isinstance(query, Tensor) or not isinstance(key, Tensor) or module.in_proj_weight is None:
+        return []
+    if query.dim() != 3 or key.dim() != 3 or query.is_nested:
+        return []
+    masked = any(kwargs.get(name) is not None for name in ("attn_mask", "key_padding_mask")) or len(args) > 3
+    if not module.batch_first:
+        query, key = query.transpose(0, 1), key.transpose(0, 1)
+    width, heads = module.embed_dim, module.num_heads
+    weight, bias = module.in_proj_weight.detach().float(), module.in_proj_bias
+    q = query[:2, :64].detach().float() @ weight[:width].T
+    k = key[:2].detach().float() @ weight[width : 2 * width].T
+    if bias is not None:
+        q, k = q + bias[:width].detach().float(), k + bias[width : 2 * width].detach().float()
+    q, k = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in (q, k))
+    scores = q @ k.transpose(-1, -2) / (width // heads) ** 0.5
+    if masked:  # a mask leaves fewer choices: what is told then is of the scores without it
+        scores = scores - scores.amax(-1, keepdim=True)
+    weights = scores.softmax(-1)
+    return [("entropy", _entropy(weights, -1)), ("choices", _number(weights, weights.shape[-1]))]
+
+
+_MEASURES: tuple[tuple[Any, Callable[..., Measured]], ...] = (
+    ((nn.Tanh, nn.Softsign, nn.Hardtanh, nn.RNN, nn.GRU, nn.LSTM, nn.RNNCell, nn.GRUCell), _tanh),
+    ((nn.Sigmoid, nn.Hardsigmoid), _sigmoid),
+    (nn.Softmax, _softmax),
+    (nn.modules.batchnorm._BatchNorm, _batch_norm),
+    (nn.LayerNorm, _layer_norm),
+    (nn.MultiheadAttention, _attention),
+)
+"""saturated: share of values; entropy: 0 to 1, of `choices`; rows: values a channel; mean_off: in running standard
+deviations; variance_off: logarithm of the factor; below_eps: share of rows whose variance is below eps."""

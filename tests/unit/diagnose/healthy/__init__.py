@@ -1,0 +1,1 @@
+"""Trainings that go well: nothing may be found."""
