@@ -42,6 +42,8 @@ _STEEP = 20.0
 def over_points(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Least, median and greatest of [n, m] over m, [n] each; NaN where nothing is finite."""
     values = np.where(np.isfinite(values), values, np.nan)
+    if not values.shape[1]:
+        values = np.full((len(values), 1), np.nan)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)  # of lines without a value
         return np.nanmin(values, 1), np.nanmedian(values, 1), np.nanmax(values, 1)
@@ -110,7 +112,7 @@ def ratios(ax: Axes, title: str, parameters: Grid) -> None:
     values = parameters["ratio"]
     moved = np.where(values > 0, values, np.nan)
     drawn = np.isfinite(moved).any(1)
-    still = ~drawn & (values == 0).any(1)
+    still = over_points(parameters["update"])[2] == 0
     if not drawn.any() and not still.any():
         say(ax, title, _no_ratio(parameters))
         return

@@ -194,10 +194,15 @@ def legend_below(ax: Axes) -> None:
 
 
 def suffix_of(file: str | os.PathLike[str]) -> str:
-    """The format that a file's name asks for. ValueError for one that there is not."""
+    """The format that a file's name asks for.
+
+    ValueError for one that there is not, FileNotFoundError where its folder is not there.
+    """
     suffix = Path(file).suffix.lower()
     if suffix not in _FORMATS:
         raise ValueError(f"save={os.fspath(file)!r}: the name ends in one of {', '.join(_FORMATS)}")
+    if not Path(file).parent.is_dir():
+        raise FileNotFoundError(f"save={os.fspath(file)!r}: there is no folder {Path(file).parent}")
     return suffix[1:]
 
 

@@ -237,10 +237,16 @@ def _ratios(watch: Watch) -> dict[int, float]:
     }
 
 
+def extent(watch: Watch) -> str:
+    """How many layers and steps."""
+    layers, steps = len(watch.layers), watch.steps
+    return f"{layers:,} layer{'s' * (layers != 1)}, {steps:,} step{'s' * (steps != 1)}"
+
+
 def _title(watch: Watch, outputs: Grid) -> str:
     model = watch.model
     name = f"{type(model).__name__}: " if model is not None else ""
-    parts = [f"{name}{len(watch.layers):,} layers", f"{watch.steps:,} steps"]
+    parts = [name + extent(watch)]
     if len(outputs):
         first, last = int(outputs.first_step[-1]), int(outputs.last_step[-1])
         parts.append(f"shown: step {first}" if first == last else f"shown: steps {first} to {last}")

@@ -30,6 +30,7 @@ from torchtap.monitor._drawing import dots, profile, ratios, scalar, told
 from torchtap.monitor._figure import BLUE, ORANGE, figure_with, ink_of, new_figure, saved, say, suffix_of
 from torchtap.monitor._grid import Grid, parameters_of, scalar_names, stacked, tensors_of
 from torchtap.monitor._heat import STATISTICS, heat, timeline
+from torchtap.monitor._summary import extent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -199,8 +200,7 @@ def overview(w: Watch, *, save: File | None = None, dark: bool | None = None) ->
     pictures: tuple[Callable[[Watch, Axes], Figure], ...] = (loss, gradient_flow, activation_map, last)
     for draw, ax in zip(pictures, axes.flat, strict=True):
         draw(w, ax)
-    title = f"{len(w.layers)} layers, {w.steps:,} steps"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=ink_of(axes.flat[0]))
+    figure.suptitle(extent(w), x=0.01, ha="left", fontsize=11, color=ink_of(axes.flat[0]))
     if save is not None:
         saved(figure, save)
     return figure

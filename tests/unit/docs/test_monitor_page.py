@@ -1,4 +1,4 @@
-"""docs/monitor.md: its examples run and print what it shows, its tables name what there is, its links lead somewhere."""
+"""docs/monitor.md: its examples print what it shows, its tables name what there is, its links lead somewhere."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from IPython.core.formatters import DisplayFormatter
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from torch import nn
@@ -186,6 +187,14 @@ class TestUpdateRatios:
         figure = plots.update_ratios(trained(model, 2))
         assert line(figure, "never moved: 0.weight").get_color() == RED
 
+    def test_a_weight_of_zeros_that_does_not_move_is_named_though_it_has_no_ratio(self):
+        model = net()
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+        figure = plots.update_ratios(trained(model, 3))
+        assert line(figure, "never moved: 0.weight and 4 more").get_color() == RED
+        assert np.isfinite(line(figure, "4.bias").get_ydata()[1:]).all()
+
     def test_without_an_optimizer_it_says_so(self):
         model = net(2)
         with watch(model) as w:
@@ -251,6 +260,9 @@ class TestOverview:
             "Update over weight",
         ]
 
+    def test_says_of_how_much_it_is(self):
+        assert trained(nn.Linear(4, 1), 1).plot().get_suptitle() == "1 layer, 1 step"
+
     def test_where_there_was_nan_it_shows_when(self):
         assert self.titles(trained(net(), 3, nan_at=1).plot())[-1] == "NaN and Inf"
 
@@ -289,8 +301,8 @@ def contrast(one: Any, other: Any) -> float:
     """As WCAG has it."""
 
     def luminance(colour: Any) -> float:
-        linear = [c / 12.92 if c <= 0.03928 else float((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+        linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+        return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
 
     high, low = sorted((luminance(one), luminance(other)), reverse=True)
     return float((high + 0.05) / (low + 0.05))
@@ -309,6 +321,11 @@ def test_it_is_saved_whole(name, suffix, starts, tmp_path):
     getattr(plots, name)(trained(net(2), 2), save=file)
     assert [each.name for each in tmp_path.iterdir()] == [file.name]
     assert file.read_bytes().startswith(starts)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"save=.*: there is no folder .*plots"):
+        trained(net(2), 1).plot(save=tmp_path / "plots" / "a.png")
 
 
 def test_axes_of_ones_own_are_drawn_into():
@@ -426,7 +443,9 @@ def test_parameters_of_a_module_that_is_not_watched_are_those_of_the_one_around_
 
 
 def test_a_figure_shows_itself_in_jupyter_without_pyplot():
-    assert trained(net(2), 1).plot()._repr_png_().startswith(b"\x89PNG")
+    formatter: Any = DisplayFormatter()
+    shown, _ = formatter.format(trained(net(2), 1).plot())
+    assert shown["image/png"].startswith(b"\x89PNG")
 
 
 def test_nothing_global_is_changed_and_pyplot_is_not_loaded(tmp_path):
