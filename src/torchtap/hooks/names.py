@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 # Attributes that only a wrapper has: torch.compile, FSDP, checkpoint_wrapper.
-_WRAPPED = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+WRAPPED = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 # Wrappers that call it `module`. A user may call a part so, too, hence by class; by name, as few are imported.
 _WRAPPERS = frozenset(
     {
@@ -98,7 +98,7 @@ def wrapped(module: nn.Module) -> tuple[str, nn.Module] | None:
     >>> wrapped(nn.Sequential(nn.ReLU()))
     """
     for name, child in _registered(module):
-        if name in _WRAPPED or (name == "module" and _is_wrapper(type(module))):
+        if name in WRAPPED or (name == "module" and _is_wrapper(type(module))):
             return name, child
     return None
 

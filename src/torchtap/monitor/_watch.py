@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,18 +22,24 @@ from torchtap.hooks import Hooks, Layer, select
 from torchtap.hooks.lifecycle import Quiet
 from torchtap.hooks.selection import Layers
 from torchtap.modes._by_module import ByModule
-from torchtap.monitor import _parameters
+from torchtap.monitor import _parameters, plots
 from torchtap.monitor._closer import Closer
 from torchtap.monitor._first import FirstNonfinite, first_of
+from torchtap.monitor._frame import to_pandas
 from torchtap.monitor._layer_hook import LayerHook, PassHook
 from torchtap.monitor._parameters import ParameterNorms
 from torchtap.monitor._rows import Rows, merged, read_later
 from torchtap.monitor._scale import Unscaled
 from torchtap.monitor._state import State
+from torchtap.monitor._summary import Summary, summary_of
 from torchtap.monitor.history import History, Scalars, Series, points
 from torchtap.monitor.run import Run, run_of
 from torchtap.monitor.writers.background import Background
 from torchtap.monitor.writers.record import About, Record, Writer
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold, nn.Hardshrink, nn.Softshrink)
 """Layers whose outputs have exact zeros: there the fraction of zeros is measured as a rule."""
@@ -266,6 +274,26 @@ class Watch:
         """What `log` was given under this name, over the run; empty where that is nothing."""
         self._flush()
         return self._scalars.series(name)
+
+    def plot(self, *, save: str | os.PathLike[str] | None = None, dark: bool | None = None) -> Figure:
+        """Four pictures of the run: see `torchtap.monitor.plots`, which has more. ImportError without Matplotlib.
+
+        `save`: a file .png, .svg or .pdf; `dark`: light on dark or dark on light, None: as Matplotlib is set.
+        """
+        return plots.overview(self, save=save, dark=dark)
+
+    def summary(self) -> Summary:
+        """The run as a table, a line a layer: `print(w.summary())`, or `w.summary().show()` in colour."""
+        return summary_of(self)
+
+    def to_pandas(self, of: str = "tensors") -> pandas.DataFrame:
+        """The run as a DataFrame: one row for each point of each tensor, for as many points as `series` has.
+
+        "tensors": layer ("" is the model itself), class, direction, call, path, first_step, last_step and the
+        statistics. "parameters": root mean squares of value, gradient, update, sampled, and their ratio. "scalars":
+        what `log` was given. ImportError without pandas, ValueError for another word.
+        """
+        return to_pandas(self, of)
 
     @property
     def is_open(self) -> bool:
