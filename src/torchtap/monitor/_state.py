@@ -69,6 +69,8 @@ class State:
     def next_step(self) -> None:
         """The step has ended, its rows are taken."""
         self.step += 1
+        self.passes += 1  # where the model itself never runs, but its parts, layers count their calls anew here
+        self.training_pass = False
         self.gradients = 0
         self.sampling = self.step % self.every == 0
         self.counts_zeros = has_kernel() or self.step % (ZEROS_EVERY * self.every) == 0
