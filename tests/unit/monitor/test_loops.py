@@ -1,0 +1,103 @@
+"""Loops that do not call the model itself, and replicas in threads."""
+
+# mypy: disallow-untyped-calls=False
+# (torch leaves Tensor.backward and others without types)
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel
+
+from torchtap import watch
+from torchtap.monitor import gather
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    layer = nn.Linear(8, 8)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), layer, layer, nn.Linear(8, 1))
+
+
+def test_parts_called_by_themselves_are_one_call_a_step_and_validated_unmeasured() -> None:
+    """Two networks in one module that has no forward: GANs, LightningModules."""
+    pair = nn.ModuleDict({"one": net(), "other": net()})
+    optimizer = torch.optim.SGD(pair.parameters(), lr=0.01)
+    x = torch.randn(3, 4)
+    with watch(pair, optimizer) as w:
+        for _ in range(10):
+            optimizer.zero_grad()
+            (pair["one"](x) - pair["other"](x)).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                pair["one"](x)
+    assert w.series("one.0")["count"].tolist() == [3 * 8] * 10
+
+
+def replicas(model: nn.Module, count: int) -> list[nn.Module]:
+    """As `torch.nn.parallel.replicate` makes them on GPUs: modules of their own that share hooks and, here, weights."""
+    made = []
+    for _ in range(count):
+        copies: dict[nn.Module, Any] = {
+            module: module._replicate_for_data_parallel() for module in model.modules()
+        }
+        for module, copy in copies.items():
+            for name, child in module._modules.items():
+                if child is not None:
+                    setattr(copy, name, copies[child])
+            for name, parameter in module._parameters.items():
+                copy._parameters[name] = None if parameter is None else parameter.view_as(parameter)
+        made.append(copies[model])
+    return made
+
+
+def in_threads(models: list[nn.Module], batches: list[Tensor]) -> list[Tensor]:
+    """As `torch.nn.parallel.parallel_apply` runs replicas. They start at once, so that they come between each other."""
+    outputs: list[Any] = [None] * len(models)
+    together = threading.Barrier(len(models))
+
+    def run(place: int) -> None:
+        together.wait()
+        with torch.enable_grad():
+            outputs[place] = models[place](batches[place])
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(models))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outputs
+
+
+class FakeDataParallel(DataParallel[nn.Module]):
+    """Three replicas in threads, on the CPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat(in_threads(replicas(self.module, 3), list(x.chunk(3))))
+
+
+@pytest.mark.parametrize(
+    "around", [lambda wrapped: wrapped, lambda wrapped: wrapped.module], ids=["wrapper", "inner"]
+)
+def test_replicas_in_threads_are_one_call_of_each_layer(around: Callable[[Any], nn.Module]) -> None:
+    """Whichever runs first: all their rows are of the layer's first call, outputs and gradients."""
+    x = torch.randn(9, 4)
+    bare, wrapped = net(), FakeDataParallel(net())
+    bare(x).square().mean().backward()
+    with watch(around(wrapped)) as w:
+        for _ in range(5):
+            wrapped.zero_grad()
+            wrapped(x).square().mean().backward()
+            w.step()
+    for layer, call, width in (("0", 0, 8), ("1", 0, 8), ("2", 0, 8), ("2", 1, 8), ("4", 0, 1)):
+        assert w.series(layer, call=call)["count"].tolist() == [9 * width] * 5
+        assert w.series(layer, "gradient", call=call)["count"].tolist() == [9 * width] * 5
+    assert [layer.name for layer in w.layers] == ["0", "1", "2", "4"]
+    assert list(gather(w)[0].parameters)[:2] == ["0.weight", "0.bias"]
+    for one, other in zip(bare.parameters(), wrapped.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
