@@ -248,6 +248,46 @@ def of_a_group() -> Any:
             return str(error)
 
 
+class Float16Norm(nn.Module):
+    """BatchNorm in float16 with an eps that is too small for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4, eps=1e-12).half()
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.norm(x.half())
+        return normed.float()
+
+
+def batchnorm() -> Any:
+    """Two equal rows on rank 1 alone."""
+    torch.manual_seed(1)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), Float16Norm()))
+    x = batch(0)[:2].clone()
+    if RANK == 1:
+        x[1] = x[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with watch(model) as w:
+            model(x).square().sum().backward()
+            w.step()
+            ranks = gather(w)
+    own = ranks[RANK].series["0", "gradient", 0, ""]["nonfinite"]
+    named: Any = model.module[0].named_parameters()
+    try:
+        made = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d(4))(x)
+        sync = f"no error, {made.shape}"
+    except ValueError as error:
+        sync = str(error)
+    return {
+        "output gradients are finite": bool((own == 0).all()),
+        "parameters with nan": [f"0.{name}" for name, p in named if p.grad.isnan().any()],
+        "first": [each.rank for each in ranks.first_nonfinite()],
+        "sync": sync,
+    }
+
+
 CASES: dict[str, Callable[[], Any]] = {
     "plain": lambda: both(ddp()),
     "find_unused_parameters": lambda: both(ddp(find_unused_parameters=True, unused=True)),
@@ -263,6 +303,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "inside": lambda: told(healthy(inside=True)),
     "inside_without_steps": lambda: told(healthy(inside=True, lr=0.0)),
     "uneven": uneven,
+    "batchnorm": batchnorm,
     "missing": missing,
     "evaluating": evaluating,
     "of_a_group": of_a_group,
