@@ -38,7 +38,6 @@ torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, eps=1e-12)).cuda()
 if sync:
     net = nn.SyncBatchNorm.convert_sync_batchnorm(net)
-net[1].half()
 model = nn.parallel.DistributedDataParallel(net, device_ids=[rank])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 with watch(model, optimizer, parameters_every=1) as w:
@@ -49,7 +48,7 @@ with watch(model, optimizer, parameters_every=1) as w:
             x[1] = x[0]
         with torch.autocast("cuda", torch.float16):
             out = model(x)
-        out.float().square().sum().backward()
+        (out.float() * torch.arange(1.0, 9.0, device="cuda").view(2, 4)).sum().backward()
         optimizer.step()
     ranks = gather(w)
 found = [each.to_dict() for each in rank_findings(ranks)]
@@ -84,7 +83,8 @@ def test_gather_goes_through_nccl(tmp_path: Path) -> None:
 
 
 @two
-def test_b12_equal_rows_on_one_rank_make_nan_and_the_rank_is_named(tmp_path: Path) -> None:
+def test_b12_equal_rows_on_one_rank_overflow_float16_and_the_rank_is_named(tmp_path: Path) -> None:
+    """Gradients a million times as large, as 1 / sqrt(1e-12) is."""
     for told in on_gpus(tmp_path, 2, "plain"):
         assert [each["id"] for each in told["found"]] == ["ranks.nonfinite"]
         assert told["found"][0]["seen"].startswith("rank 1 first, in step 1")

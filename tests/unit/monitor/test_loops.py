@@ -106,9 +106,8 @@ def test_replicas_in_threads_are_one_call_of_each_layer(around: Callable[[Any], 
 def test_zeros_that_are_counted_seldom_outlive_the_pooling_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the C kernel: each tenth step. A point of eight steps has those of the one that was counted."""
     monkeypatch.setattr("torchtap.monitor._state.has_kernel", lambda: False)
-    with watch(net()) as w:
-        model = w.model
-        assert model is not None
+    model = net()
+    with watch(model) as w:
         for _ in range(300):
             model(torch.randn(3, 4)).sum().backward()
             w.step()
