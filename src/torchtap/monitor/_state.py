@@ -46,6 +46,7 @@ class State:
 
     def begin_pass(self, *, training: bool) -> None:
         """The model's forward begins."""
+        # Where parts run and the model itself never does, layers count their calls anew here.
         self.passes += 1
         self.training_pass = training
         if training:
@@ -69,7 +70,8 @@ class State:
     def next_step(self) -> None:
         """The step has ended, its rows are taken."""
         self.step += 1
-        self.passes += 1  # where the model itself never runs, but its parts, layers count their calls anew here
+        # Where parts run and the model itself never does, layers count their calls anew here.
+        self.passes += 1
         self.training_pass = False
         self.gradients = 0
         self.sampling = self.step % self.every == 0

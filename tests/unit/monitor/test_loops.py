@@ -113,3 +113,16 @@ def test_zeros_that_are_counted_seldom_outlive_the_pooling_of_steps(monkeypatch:
             w.step()
     zeros = w.series("1")["zeros"]
     assert 0.5 < (zeros >= 0).mean() < 1
+
+
+def test_a_part_that_is_validated_after_training_is_not_measured() -> None:
+    """It runs without gradients, as a checkpointed part of a training forward would."""
+    model, x = net(), torch.randn(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watch(model, optimizer) as w:
+        for _ in range(4):
+            model(x).sum().backward()
+            optimizer.step()
+            with torch.no_grad():
+                model[0](x)
+    assert w.series("0")["count"].tolist() == [3 * 8] * 4
