@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -217,19 +218,19 @@ def series() -> Any:
 
 
 def missing() -> Any:
-    """Rank 1 comes only when the others have given up; then all come."""
+    """Rank 1 comes only when the others have given up twice; then all come."""
     net = nn.Linear(2, 1)
     with watch(net) as w:
-        error = ""
+        errors = []
         if RANK == 1:
-            time.sleep(2.5)
-        else:
+            time.sleep(3)
+        for _ in range(0 if RANK == 1 else 2):
             try:
                 gather(w, timeout=0.5)
             except MissingRankError as given:
-                error = str(given)
+                errors.append(str(given))
         dist.barrier()
-        return {"error": error, "then": len(gather(w))}
+        return {"errors": errors, "then": len(gather(w))}
 
 
 def evaluating() -> Any:
@@ -312,7 +313,7 @@ CASES: dict[str, Callable[[], Any]] = {
 
 def main(folder: Path, chosen: list[str]) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))  # a rank that hangs ends by itself
     results = {name: case() for name, case in CASES.items() if name in chosen or not chosen}
     dist.barrier()
     (folder / f"{RANK}.json").write_text(json.dumps(results))
