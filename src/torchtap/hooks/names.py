@@ -23,6 +23,8 @@ _WRAPPERS = frozenset(
         "deepspeed.runtime.engine.DeepSpeedEngine",
     }
 )
+WRAPPING = _WRAPPED | {"module"}
+"""Names under which a wrapper may hold what it wraps."""
 _NAMES = 64
 """Names of one module that are kept. Sharing within sharing doubles them at each level."""
 

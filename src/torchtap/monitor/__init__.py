@@ -2,6 +2,7 @@
 
 - `watch(model, optimizer)`: statistics of outputs, output gradients, parameters and updates, in each step.
 - `unwatch(model)`: ends it.
+- `gather(watch)`: the watches of all ranks of a distributed training; `rank_findings(ranks)`: what is wrong over them.
 - `find_nan(model, batch, loss)`: which operation, at which line, made the first NaN or Inf.
 """
 
@@ -10,6 +11,21 @@ from __future__ import annotations
 from torchtap.monitor._find_nan import NanReport, find_nan
 from torchtap.monitor._first import FirstNonfinite
 from torchtap.monitor._watch import Watch, WatchWarning, unwatch, watch
+from torchtap.monitor.distributed import MissingRankError, gather
 from torchtap.monitor.history import Series
+from torchtap.monitor.ranks import Ranks, rank_findings
 
-__all__ = ["FirstNonfinite", "NanReport", "Series", "Watch", "WatchWarning", "find_nan", "unwatch", "watch"]
+__all__ = [
+    "FirstNonfinite",
+    "MissingRankError",
+    "NanReport",
+    "Ranks",
+    "Series",
+    "Watch",
+    "WatchWarning",
+    "find_nan",
+    "gather",
+    "rank_findings",
+    "unwatch",
+    "watch",
+]

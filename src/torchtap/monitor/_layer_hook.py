@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
@@ -34,6 +35,7 @@ class LayerHook:
         "_gradients",
         "_layer",
         "_numbers",
+        "_of_thread",
         "_pass",
         "_recall",
         "_state",
@@ -50,6 +52,7 @@ class LayerHook:
         self.zeros = zeros
         self._pass = -1
         self._call = self._recall = 0
+        self._of_thread = threading.local()
         self._compiled_calls: dict[str, int] = {}
         self._numbers: dict[tuple[int, str], tuple[int, int]] = {}
         self.number = number_of(self)
@@ -75,11 +78,21 @@ class LayerHook:
         if self._pass != state.passes:
             self._pass = state.passes
             self._call = self._recall = 0
-        call = self._call
-        if call < MOST_CALLS - 1:
-            self._call = call + 1
+        if "_is_replica" in module.__dict__:
+            call = self._call_of_replica()
+        else:
+            call = self._call
+            if call < MOST_CALLS - 1:
+                self._call = call + 1
         for path, tensor in (("", output),) if type(output) is Tensor else tensors(output):
             self._measure(tensor, call, path)
+
+    def _call_of_replica(self) -> int:
+        """DataParallel runs each replica in a thread that it makes for one forward: there it is counted."""
+        here = self._of_thread.__dict__
+        call: int = here.get("call", 0)
+        here["call"] = min(call + 1, MOST_CALLS - 1)
+        return call
 
     def saw(self, tensor: Tensor, path: str, *, recording: bool) -> None:
         """Compiled code has this output. Its gradient is not seen: that is the business of the compiled backward."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from torchtap.hooks.names import WRAPPING, wrapped
 from torchtap.monitor._rows import read_later
 
 COLUMNS = ("value", "gradient", "update", "sampled")
@@ -31,7 +32,7 @@ class ParameterNorms:
         """Right before the optimizer's step: gradients are there and complete."""
         named = _measurable(model)
         self._before = {name: _sample(parameter) for name, parameter in named.items()}
-        self._gradients = _rms(_gradients(named))
+        self._gradients = root_mean_squares(_gradients(named))
 
     def after(self, model: nn.Module) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
         """Right after it: what gives the numbers of the parameters [n] and their points [n, 8].
@@ -39,13 +40,13 @@ class ParameterNorms:
         A point is `COLUMNS`, NaN where there is nothing, then zeros, then 1: one step.
         """
         named = _measurable(model)
-        values = _rms(named)
+        values = root_mean_squares(named)
         gradients, before = self._gradients, self._before
         if not before:  # nobody called before the step
-            gradients = _rms(_gradients(named))
+            gradients = root_mean_squares(_gradients(named))
         moved = {name: _sample(p) - before[name] for name, p in named.items() if name in before}
-        updates = _rms(moved)
-        sampled = _rms({name: before[name] for name in moved})
+        updates = root_mean_squares(moved)
+        sampled = root_mean_squares({name: before[name] for name in moved})
         self._before, self._gradients = {}, {}
         numbers = np.array([self._number(name) for name in values], dtype=np.int64)
         reads = [_read(values, each) for each in (values, gradients, updates, sampled)]
@@ -66,20 +67,39 @@ class ParameterNorms:
 
 
 def _measurable(model: nn.Module) -> dict[str, Tensor]:
-    return {name: local(parameter) for name, parameter in model.named_parameters() if _is_plain(parameter)}
+    return {
+        without_wrappers(model, name): parameter
+        for name, parameter in model.named_parameters()
+        if is_plain(parameter)
+    }
+
+
+def without_wrappers(model: nn.Module, path: str) -> str:
+    """A parameter's name as its user knows it: without what DistributedDataParallel and other wrappers add.
+
+    >>> without_wrappers(nn.DataParallel(nn.Linear(1, 1)), "module.weight")
+    'weight'
+    """
+    kept, module = [], model
+    for part in path.split("."):
+        inner = wrapped(module) if part in WRAPPING else None
+        if inner is None or inner[0] != part:
+            kept.append(part)
+        module = module._modules.get(part) or module
+    return ".".join(kept)
 
 
 def _gradients(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: p.grad for name, p in named.items() if p.grad is not None and _is_plain(p.grad)}
+    return {name: p.grad for name, p in named.items() if p.grad is not None and is_plain(p.grad)}
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
     """Dense, real, floating and in memory."""
     return (
         tensor.layout is torch.strided
         and tensor.is_floating_point()
         and tensor.device.type != "meta"
-        and tensor.numel() > 0
+        and local(tensor).numel() > 0  # of a small parameter some ranks hold no shard
     )
 
 
@@ -91,17 +111,17 @@ def local(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _sample(tensor: Tensor) -> Tensor:
-    flat = tensor.detach().reshape(-1)
+    flat = local(tensor.detach()).reshape(-1)
     step = -(-flat.numel() // SAMPLE)
     return flat[::step].clone()
 
 
 @torch.no_grad()
-def _rms(named: dict[str, Tensor]) -> dict[str, Tensor]:
+def root_mean_squares(named: dict[str, Tensor]) -> dict[str, Tensor]:
     """Root mean squares, each a tensor of no dimension on its own device; norms accumulate in float32 at least."""
     if not named:
         return {}
-    values = [local(each).detach() for each in named.values()]
+    values = [local(each.detach()) for each in named.values()]
     half = {torch.float16, torch.bfloat16}
     norms = torch._foreach_norm(values, 2, dtype=torch.float32 if {v.dtype for v in values} & half else None)
     return {name: norm / value.numel() ** 0.5 for name, norm, value in zip(named, norms, values, strict=True)}

@@ -46,6 +46,7 @@ class State:
 
     def begin_pass(self, *, training: bool) -> None:
         """The model's forward begins."""
+        # Where parts run and the model itself never does, layers count their calls anew here.
         self.passes += 1
         self.training_pass = training
         if training:
@@ -69,6 +70,9 @@ class State:
     def next_step(self) -> None:
         """The step has ended, its rows are taken."""
         self.step += 1
+        # Where parts run and the model itself never does, layers count their calls anew here.
+        self.passes += 1
+        self.training_pass = False
         self.gradients = 0
         self.sampling = self.step % self.every == 0
         self.counts_zeros = has_kernel() or self.step % (ZEROS_EVERY * self.every) == 0

@@ -66,7 +66,8 @@ def pooled(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     spread_a = a[..., _STD] ** 2 + (a[..., _MEAN] - mean) ** 2
     spread_b = b[..., _STD] ** 2 + (b[..., _MEAN] - mean) ** 2
     made[..., _STD] = np.sqrt(_mixed(spread_a, spread_b, finite_a, finite_b))
-    made[..., _ZEROS] = _mixed(a[..., _ZEROS], b[..., _ZEROS], count_a, count_b)
+    counted_a, counted_b = (np.where(np.isnan(each[..., _ZEROS]), 0, each[..., _COUNT]) for each in (a, b))
+    made[..., _ZEROS] = _mixed(a[..., _ZEROS], b[..., _ZEROS], counted_a, counted_b)
     made[..., _NONFINITE] = a[..., _NONFINITE] + b[..., _NONFINITE]
     made[..., _COUNT] = count_a + count_b
     return made.astype(np.float32)

@@ -1,0 +1,128 @@
+"""Loops that do not call the model itself, and replicas in threads."""
+
+# mypy: disallow-untyped-calls=False
+# (torch leaves Tensor.backward and others without types)
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel
+
+from torchtap import watch
+from torchtap.monitor import gather
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    layer = nn.Linear(8, 8)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), layer, layer, nn.Linear(8, 1))
+
+
+def test_parts_called_by_themselves_are_one_call_a_step_and_validated_unmeasured() -> None:
+    """Two networks in one module that has no forward: GANs, LightningModules."""
+    pair = nn.ModuleDict({"one": net(), "other": net()})
+    optimizer = torch.optim.SGD(pair.parameters(), lr=0.01)
+    x = torch.randn(3, 4)
+    with watch(pair, optimizer) as w:
+        for _ in range(10):
+            optimizer.zero_grad()
+            (pair["one"](x) - pair["other"](x)).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                pair["one"](x)
+    assert w.series("one.0")["count"].tolist() == [3 * 8] * 10
+
+
+def replicas(model: nn.Module, count: int) -> list[nn.Module]:
+    """As `torch.nn.parallel.replicate` makes them on GPUs: modules of their own that share hooks and, here, weights."""
+    made = []
+    for _ in range(count):
+        copies: dict[nn.Module, Any] = {
+            module: module._replicate_for_data_parallel() for module in model.modules()
+        }
+        for module, copy in copies.items():
+            for name, child in module._modules.items():
+                if child is not None:
+                    setattr(copy, name, copies[child])
+            for name, parameter in module._parameters.items():
+                copy._parameters[name] = None if parameter is None else parameter.view_as(parameter)
+        made.append(copies[model])
+    return made
+
+
+def in_threads(models: list[nn.Module], batches: list[Tensor]) -> list[Tensor]:
+    """As `torch.nn.parallel.parallel_apply` runs replicas. They start at once, so that they come between each other."""
+    outputs: list[Any] = [None] * len(models)
+    together = threading.Barrier(len(models))
+
+    def run(place: int) -> None:
+        together.wait()
+        with torch.enable_grad():
+            outputs[place] = models[place](batches[place])
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(models))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outputs
+
+
+class FakeDataParallel(DataParallel[nn.Module]):
+    """Three replicas in threads, on the CPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat(in_threads(replicas(self.module, 3), list(x.chunk(3))))
+
+
+@pytest.mark.parametrize(
+    "around", [lambda wrapped: wrapped, lambda wrapped: wrapped.module], ids=["wrapper", "inner"]
+)
+def test_replicas_in_threads_are_one_call_of_each_layer(around: Callable[[Any], nn.Module]) -> None:
+    """Whichever runs first: all their rows are of the layer's first call, outputs and gradients."""
+    x = torch.randn(9, 4)
+    bare, wrapped = net(), FakeDataParallel(net())
+    bare(x).square().mean().backward()
+    with watch(around(wrapped)) as w:
+        for _ in range(5):
+            wrapped.zero_grad()
+            wrapped(x).square().mean().backward()
+            w.step()
+    for layer, call, width in (("0", 0, 8), ("1", 0, 8), ("2", 0, 8), ("2", 1, 8), ("4", 0, 1)):
+        assert w.series(layer, call=call)["count"].tolist() == [9 * width] * 5
+        assert w.series(layer, "gradient", call=call)["count"].tolist() == [9 * width] * 5
+    assert [layer.name for layer in w.layers] == ["0", "1", "2", "4"]
+    assert list(gather(w)[0].parameters)[:2] == ["0.weight", "0.bias"]
+    for one, other in zip(bare.parameters(), wrapped.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_zeros_that_are_counted_seldom_outlive_the_pooling_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the C kernel: each tenth step. A point of eight steps has those of the one that was counted."""
+    monkeypatch.setattr("torchtap.monitor._state.has_kernel", lambda: False)
+    model = net()
+    with watch(model) as w:
+        for _ in range(300):
+            model(torch.randn(3, 4)).sum().backward()
+            w.step()
+    zeros = w.series("1")["zeros"]
+    assert 0.5 < (zeros >= 0).mean() < 1
+
+
+def test_a_part_that_is_validated_after_training_is_not_measured() -> None:
+    """It runs without gradients, as a checkpointed part of a training forward would."""
+    model, x = net(), torch.randn(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watch(model, optimizer) as w:
+        for _ in range(4):
+            model(x).sum().backward()
+            optimizer.step()
+            with torch.no_grad():
+                model[0](x)
+    assert w.series("0")["count"].tolist() == [3 * 8] * 4
