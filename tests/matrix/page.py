@@ -1,0 +1,117 @@
+"""docs/compatibility.md, from what runs of the matrix wrote."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.matrix.compare import EQUAL, Row
+from torchtap.monitor.stats import kernel
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
+HEAD = """# Compatibility: does watching change anything?
+
+Written by `python -m tests.matrix --page`; the numbers are of {date}, {libraries}, on the CPU with one thread, statistics by {path}.
+
+Each model is trained for two steps (SGD with momentum, random weights, small inputs) three times from the same weights and
+random state:
+
+- **bare**;
+- **watched**: `torchtap.watch(model, optimizer, layers="all", parameters_every=1)`, with output gradients;
+- **captured**: `torchtap.hooks.capture(model, "all", gradients=True)`, inside `torchtap.modes.guard(model)`.
+
+Compared are all bits of outputs, loss, gradients of all parameters, the random states of PyTorch, numpy and Python, and
+`state_dict()` (names, order and bytes). "equal" stands where nothing differs at all; else the first thing that does. The
+guard must find nothing above INFO, and no hook may be left.
+
+**{good} of {rows} models are equal in all bits.** {sampled} of them run in `make test`.
+
+How to read the tables: *modules* are those that can run (lists and dicts of modules cannot), a shared one counts once; *ran*
+are those that ran as modules in these steps; *outputs* and *gradients* are those of which `watch` measured something.
+*ran* is below *modules* where a model uses weights without calling the module, or leaves a branch out: the second table of
+a group says why, as `hooks.coverage` tells it. *outputs* is below *ran* where a module gives no floating tensor.
+*gradients* is below *outputs* where no gradient comes back, or an output needs none. *added* is the peak memory of the
+process beyond that of the bare run, right within some MiB.
+"""
+TABLE = """
+## {group}
+
+| model | parameters | watched | captured | guard | hooks left | modules / ran / outputs / gradients | peak, bare | added |
+|---|---|---|---|---|---|---|---|---|
+"""
+UNSEEN = """
+| model | modules that did not run | for example | why |
+|---|---|---|---|
+"""
+
+
+def environment() -> dict[str, Any]:
+    """What a run was made with."""
+    libraries = {"Python": platform.python_version(), "PyTorch": torch.__version__, "numpy": np.__version__}
+    for name in ("torchvision", "transformers"):
+        try:
+            libraries[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            libraries[name] = "none"
+    path = "the C kernel" if kernel.has_kernel() else "PyTorch's operators (no C kernel)"
+    return {"schema": 1, "date": datetime.date.today().isoformat(), "libraries": libraries, "path": path}
+
+
+def page(runs: list[dict[str, Any]]) -> str:
+    """The page; of a model that was run more than once the last counts."""
+    latest = {(row["group"], row["name"]): Row(**row) for run in runs for row in run["rows"]}
+    rows = list(latest.values())
+    libraries = ", ".join(f"{name} {version}" for name, version in runs[-1]["libraries"].items())
+    text = HEAD.format(
+        date=runs[-1]["date"],
+        libraries=libraries,
+        path=" and ".join(dict.fromkeys(run["path"] for run in runs)),
+        good=sum(row.good for row in rows),
+        rows=len(rows),
+        sampled="Thirty, and all of the hard cases,",
+    )
+    for group in dict.fromkeys(row.group for row in rows):
+        of_group = [row for row in rows if row.group == group]
+        text += TABLE.format(group=group) + "".join(map(_line, of_group))
+        unseen = [_unseen(row) for row in of_group if row.unseen]
+        text += UNSEEN + "".join(unseen) if unseen else ""
+    return text
+
+
+def _line(row: Row) -> str:
+    cells = [
+        row.name,
+        f"{row.parameters:,}",
+        _verdict(row.watched),
+        _verdict(row.captured),
+        "; ".join(row.guarded) or "nothing",
+        str(row.hooks_left),
+        f"{row.modules} / {row.ran} / {row.outputs} / {row.gradients}",
+        _mib(row.bare_mib),
+        _mib(row.added_mib),
+    ]
+    return f"| {' | '.join(map(_cell, cells))} |\n"
+
+
+def _verdict(text: str) -> str:
+    return text if text == EQUAL else f"**{text}**"
+
+
+def _mib(number: float | None) -> str:
+    return "not measured" if number is None else f"{max(0.0, number):.0f} MiB"
+
+
+def _unseen(row: Row) -> str:
+    name, kind, reason = row.unseen[0]
+    cells = row.name, str(len(row.unseen)), f"{name} ({kind})", reason
+    return f"| {' | '.join(map(_cell, cells))} |\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
