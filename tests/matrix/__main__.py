@@ -74,7 +74,8 @@ def _run(chosen: list[Case], file: Path | None) -> int:
         )
         if file is not None:
             _write(
-                file, json.dumps({**environment(), "rows": [each.to_dict() for each in rows]}, indent=1) + "\n"
+                file,
+                json.dumps({**environment(), "rows": [each.to_dict() for each in rows]}, indent=1) + "\n",
             )
     bad = [row.name for row in rows if not row.good]
     console.print(f"{len(rows) - len(bad)} of {len(rows)} are equal in all bits", highlight=False)

@@ -108,9 +108,8 @@ def _bare(model: nn.Module, case: Case) -> tuple[dict[str, str], int]:
 
 def _watched(model: nn.Module, case: Case, bare: dict[str, str], row: Row) -> str:
     optimizer = _optimizer(model)
-    with PeakMemory() as peak:
-        with watch(model, optimizer, layers="all", parameters_every=1) as w:
-            seen = train(model, case, optimizer)
+    with PeakMemory() as peak, watch(model, optimizer, layers="all", parameters_every=1) as w:
+        seen = train(model, case, optimizer)
     if peak.mib is not None and row.bare_mib is not None:
         row.added_mib = peak.mib - row.bare_mib
     row.hooks_left += hooks_on(model, optimizer)
@@ -142,5 +141,5 @@ def _captured(model: nn.Module, case: Case, bare: dict[str, str], row: Row) -> s
     calls = {name: len(taken.calls(name)) for name in taken}
     row.ran = len(calls)
     layers = [layer for layer in taken.layers if not never_runs(layer.module)]
-    row.unseen = [tuple(unseen) for unseen in coverage(model, layers, calls)]
+    row.unseen = [(one.name, one.kind, one.reason) for one in coverage(model, layers, calls)]
     return first_difference(bare, seen) or EQUAL

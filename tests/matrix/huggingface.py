@@ -203,5 +203,6 @@ def _build(row: Row) -> nn.Module:
 def cases() -> list[Case]:
     """A row for each architecture."""
     return [
-        Case(row.name, f"transformers {row.group}", partial(_build, row), row.batch, row.sampled) for row in ROWS
+        Case(row.name, f"transformers {row.group}", partial(_build, row), row.batch, row.sampled)
+        for row in ROWS
     ]

@@ -27,7 +27,7 @@ HOOKS = (
 def seed() -> None:
     """All random states that models draw from."""
     random.seed(SEED)
-    np.random.seed(SEED)  # noqa: NPY002  # the global state is what models draw from
+    np.random.seed(SEED)  # the global state is what models draw from
     torch.manual_seed(SEED)
 
 
@@ -61,7 +61,7 @@ def train(model: nn.Module, case: Case, optimizer: torch.optim.Optimizer) -> dic
         }
         optimizer.step()
     seen["random state of PyTorch"] = bits(torch.get_rng_state())
-    seen["random state of numpy"] = repr(np.random.get_state())  # noqa: NPY002
+    seen["random state of numpy"] = repr(np.random.get_state())
     seen["random state of Python"] = str(hash(random.getstate()))
     state = model.state_dict()
     seen |= {

@@ -104,7 +104,11 @@ def cases() -> list[Case]:
         group = of_group.get(name, "classification")
         found.append(
             Case(
-                name, f"torchvision {group}", partial(_build, name, group), _batch(name, group), name in SAMPLE
+                name,
+                f"torchvision {group}",
+                partial(_build, name, group),
+                _batch(name, group),
+                name in SAMPLE,
             )
         )
     return found
