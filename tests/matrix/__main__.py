@@ -7,8 +7,8 @@
     python -m tests.matrix --json FILE              also as JSON, written after each model
     python -m tests.matrix --page FILE [FILE ...]   run nothing: write docs/compatibility.md from such files
 
-Needs torchvision and transformers (`make test` installs both). Exit codes: 0 all are equal, 1 one is not, 2 wrong usage,
-or a library is missing.
+Needs torchvision and transformers (`make test` installs both). Exit codes: 0 all are equal, 1 one is not, 2 wrong
+usage, or a library is missing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from rich.console import Console
 from tests.matrix.cases import Case, cases
 from tests.matrix.compare import Row, compare
 from tests.matrix.page import PAGE, environment, page
+
+OUTPUT = Console(markup=False, highlight=False, soft_wrap=True)
+ERRORS = Console(markup=False, highlight=False, soft_wrap=True, stderr=True)
 
 
 def main() -> int:
@@ -49,36 +52,30 @@ def main() -> int:
     try:
         chosen = [case for case in cases(given.only) if case.sampled or not given.sample]
     except (ValueError, ImportError) as error:
-        print(f"tests.matrix: {error}", file=sys.stderr)
+        ERRORS.print(f"tests.matrix: {error}")
         return 2
     if given.list:
-        print("\n".join(f"{case.group:32} {case.name}" for case in chosen))
+        OUTPUT.print("\n".join(f"{case.group:32} {case.name}" for case in chosen))
         return 0
     torch.set_num_threads(1)
     return _run(chosen, given.json)
 
 
 def _run(chosen: list[Case], file: Path | None) -> int:
-    console = Console()
     rows: list[Row] = []
     for number, case in enumerate(chosen, 1):
         row = compare(case)
         rows.append(row)
         gc.collect()
         verdict = "equal" if row.good else f"NOT EQUAL: {_trouble(row)}"
-        console.print(
-            f"{number}/{len(chosen)} {row.name}: {verdict} ({row.seconds:.1f} s)",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        OUTPUT.print(f"{number}/{len(chosen)} {row.name}: {verdict} ({row.seconds:.1f} s)")
         if file is not None:
             _write(
                 file,
                 json.dumps({**environment(), "rows": [each.to_dict() for each in rows]}, indent=1) + "\n",
             )
     bad = [row.name for row in rows if not row.good]
-    console.print(f"{len(rows) - len(bad)} of {len(rows)} are equal in all bits", highlight=False)
+    OUTPUT.print(f"{len(rows) - len(bad)} of {len(rows)} are equal in all bits")
     return 1 if bad else 0
 
 
@@ -91,9 +88,9 @@ def _write_page(files: list[Path]) -> int:
     try:
         runs = [json.loads(file.read_text()) for file in files]
     except (OSError, ValueError) as error:
-        print(f"tests.matrix: {error}", file=sys.stderr)
+        ERRORS.print(f"tests.matrix: {error}")
         return 2
-    _write(PAGE, page(runs))
+    _write(PAGE, page(runs, cases()))
     return 0
 
 

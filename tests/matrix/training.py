@@ -35,10 +35,10 @@ def bits(tensor: Tensor) -> str:
     """A digest of dtype, shape and bytes. Sparse tensors: of their indices and values as they are."""
     if tensor.layout is not torch.strided:
         return f"{bits(tensor._indices())} {bits(tensor._values())}"
-    if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+    if nn.parameter.is_lazy(tensor):
         return "uninitialized"
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    digest = hashlib.blake2b(flat.numpy(), digest_size=16).hexdigest()
+    digest = hashlib.sha256(flat.numpy().data).hexdigest()[:32]
     return f"{tensor.dtype} {tuple(tensor.shape)} {digest}"
 
 
