@@ -76,8 +76,10 @@ def compare(case: Case) -> Row:
                 p.numel() for p in model.parameters() if not isinstance(p, nn.UninitializedParameter)
             )
             row.modules = sum(not never_runs(module) for module in model.modules())
+            first = copy.deepcopy(model)
             with PeakMemory() as peak:
-                bare, hooks = _bare(copy.deepcopy(model), case)
+                bare, hooks = _bare(first, case)
+            del first
             row.bare_mib = peak.mib
         except Exception as error:
             row.watched = row.captured = f"the bare run raised {_said(error)}"

@@ -38,8 +38,8 @@ ARGUMENTS: tuple[tuple[str, dict[str, Any]], ...] = (
 # Sizes of one input, the first beginning that fits; classification: 64 by 64 is enough for the others.
 SIZES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("vit_h_14", (3, 56, 56)),
-    ("inception_v3", (3, 80, 80)),
-    ("quantized_inception_v3", (3, 80, 80)),
+    ("inception_v3", (3, 299, 299)),
+    ("quantized_inception_v3", (3, 299, 299)),
     ("s3d", (3, 16, 224, 224)),
     ("mvit_", (3, 16, 224, 224)),
     ("maxvit_t", (3, 224, 224)),
