@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from torchtap.monitor.stats import kernel
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
 HEAD = """# Compatibility: does watching change anything?
 
-**{good} of {rows} models are equal in all bits**, watched and captured, to the run without.{missing}
-
+**{good} of {rows} models are equal in all bits**, watched and captured, to the run without.
+{missing}
 Each model is trained for two steps (SGD with momentum, random weights, small inputs) three times, from the same weights
 and random state:
 
@@ -37,9 +38,11 @@ How to read the tables:
   these steps: the second table of a group says of the others why, as `hooks.coverage` tells it.
 - *outputs* and *gradients* are the modules of which `watch` measured some: coverage is partial where a module gives no
   floating-point tensor, or no gradient comes back to what it gives.
-- *added* is the peak memory of the process beyond that of the bare run, right within some MiB.
+- *added* is the peak memory of the process beyond that of the bare run; what a process
+  does for the first time makes it uncertain by up to 10 % of the peak, so less than nothing is shown as 0.
 
-Made by `python -m tests.matrix`, which runs all or some of them anywhere: {date}; {libraries}; on a CPU, one thread;
+Made by `python -m tests.matrix`, which runs all or some of them anywhere: {date}; on a CPU, one thread;
+{libraries};
 statistics by {path}. `make test` runs 20 of torchvision, 10 of transformers and all hard cases. Nothing here
 was run on a GPU yet.
 """
@@ -55,7 +58,7 @@ TABLE = """
 |---|---|---|---|---|---|---|---|---|
 """
 UNSEEN = """
-| model | modules that did not run | for example | why |
+| model | modules that did not run | the first | why |
 |---|---|---|---|
 """
 
@@ -85,13 +88,13 @@ def page(runs: list[dict[str, Any]], every: list[Case]) -> str:
         path=" and ".join(dict.fromkeys(run["path"] for run in runs)),
         good=sum(row.good for row in rows),
         rows=len(rows),
-        missing=f" {len(missing)} more were not run yet; they are named at the end." if missing else "",
+        missing=f"\n{len(missing)} more were not run yet; they are named at the end.\n" if missing else "",
     )
     for group in dict.fromkeys(row.group for row in rows):
         of_group = [row for row in rows if row.group == group]
         text += TABLE.format(group=group) + "".join(map(_line, of_group))
-        unseen = [_unseen(row) for row in of_group if row.unseen]
-        text += UNSEEN + "".join(unseen) if unseen else ""
+        unseen = "".join(_unseen(of_group))
+        text += UNSEEN + unseen if unseen else ""
     return text + (MISSING.format(names=", ".join(missing)) if missing else "")
 
 
@@ -118,10 +121,15 @@ def _mib(number: float | None) -> str:
     return "not measured" if number is None else f"{max(0.0, number):.0f} MiB"
 
 
-def _unseen(row: Row) -> str:
-    name, kind, reason = row.unseen[0]
-    cells = row.name, str(len(row.unseen)), f"{name} ({kind})", reason
-    return f"| {' | '.join(map(_cell, cells))} |\n"
+def _unseen(rows: list[Row]) -> Iterator[str]:
+    """Lines about what did not run; models of which the same is to be said share one."""
+    same: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        if row.unseen:
+            name, kind, reason = row.unseen[0]
+            same.setdefault((str(len(row.unseen)), f"{name} ({kind})", reason), []).append(row.name)
+    for cells, models in same.items():
+        yield f"| {' | '.join(map(_cell, (', '.join(models), *cells)))} |\n"
 
 
 def _cell(text: str) -> str:
