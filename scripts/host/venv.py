@@ -272,6 +272,10 @@ def step(paths: Paths, name: str, variant: Variant, index: str) -> tuple[str, li
         return TITLES[name], ["--no-deps", "--no-build-isolation", "--editable", str(paths.root)]
     lock = paths.requirements / name
     options = [*(["--require-hashes"] if "--hash=" in lock.read_text() else []), "-r", str(lock)]
+    if name == DEV:
+        options.append(
+            "--no-deps"
+        )  # its torchvision asks for the default's torch, which another variant lacks
     if name in TITLES:
         return TITLES[name], options
     address = index or variant.index

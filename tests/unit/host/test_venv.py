@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -115,6 +116,16 @@ def test_tools_for_tests_are_added_to_what_is_there_and_stay(world: World) -> No
     ensure(world.paths, host=HostGpus())
     ensure(world.paths, dev=True)
     assert world.pip() == []
+
+
+def test_tools_for_tests_bring_no_other_torch(world: World) -> None:
+    """dev.lock's torchvision asks for the default variant's torch; another variant keeps its own."""
+    for name in (*BASE[:3], "dev.lock"):
+        options = step(world.paths, name, VARIANTS["cu128"], "")[1]
+        assert ("--no-deps" in options) == (name == "dev.lock")
+    lock = (Path(__file__).parents[3] / "docker/requirements/dev.lock").read_text()
+    assert not re.search(r"(?m)^(torch|triton|nvidia-\S+|cuda-\S+)==", lock)
+    assert re.search(r"(?m)^torchvision==", lock)
 
 
 def test_a_changed_lock_is_installed_and_the_others_are_not(world: World) -> None:

@@ -1,0 +1,1 @@
+"""Whether watching changes anything: the same training bare, watched and captured, over many architectures."""
