@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import threading
 import weakref
 from collections import deque
@@ -12,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from enum import Enum
 from html import escape
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -22,6 +20,7 @@ from torchtap.modes._blame import blame
 from torchtap.modes._changes import RecordedChange
 from torchtap.modes._doors import GUARD, RNN, opened
 from torchtap.modes._findings import Finding, Severity
+from torchtap.modes._given import Function, decorated, models_given
 from torchtap.modes._graph import nodes
 from torchtap.modes._observer import OBSERVER, Backward, Listener, ModeChange, Ran, RnnCall
 from torchtap.modes._refusal import explained, is_explained, is_refusal, refusal, refused_call
@@ -30,7 +29,6 @@ from torchtap.modes._watched import Watched
 from torchtap.modes.silent import RULES
 from torchtap.modes.silent._rule import Rule
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _KEPT_CHANGES = 1000  # of single modules; a train() of a large model makes some hundred
 
 
@@ -47,7 +45,7 @@ class Guard(Listener):
 
     def __init__(self, *models: nn.Module, on_violation: str = "raise") -> None:
         self.on_violation = _chosen(on_violation)
-        self._watched = Watched(_modules(models), self._found)
+        self._watched = Watched(models_given("guard", *models), self._found)
         self._rules = tuple(rule(self._watched) for rule in RULES)
         self._on_changed = _overriding(self._rules, "changed")
         self._on_rnn = _overriding(self._rules, "ran_rnn")
@@ -119,19 +117,7 @@ class Guard(Listener):
 
     def __call__(self, function: Function) -> Function:
         """Open the guard while `function` runs; of an `async def` too, until its coroutine ends."""
-        _check_decorated(function)
-
-        @functools.wraps(function)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        @functools.wraps(function)
-        async def guarded_coroutine(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return await function(*args, **kwargs)
-
-        return cast(Function, guarded_coroutine if inspect.iscoroutinefunction(function) else guarded)
+        return decorated("guard(model)", function, lambda: self, coroutines=True)
 
     def _open(self) -> ExitStack:
         if not self._watched.models:
@@ -238,29 +224,6 @@ def _chosen(on_violation: str) -> OnViolation:
     except ValueError:
         names = ", ".join(repr(each.value) for each in OnViolation)
         raise ValueError(f"guard(on_violation=...) is one of {names}; got {on_violation!r}") from None
-
-
-def _modules(models: Sequence[nn.Module]) -> list[nn.Module]:
-    for model in models:
-        if not isinstance(model, nn.Module):
-            name = type(model).__name__
-            raise TypeError(
-                f"guard() takes nn.Modules: guard(model), guard(actor, critic); it was given a {name}"
-            )
-    return list(dict.fromkeys(models))
-
-
-def _check_decorated(function: Any) -> None:
-    if not callable(function) or isinstance(function, (type, nn.Module)):
-        raise TypeError(
-            f"guard(model) decorates a function or opens with `with`; it was called with a {type(function).__name__}. "
-            "It does not stand in for the model: call the model itself"
-        )
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(
-            f"guard(model) cannot decorate the generator {function.__name__}(), which runs in pieces: "
-            "open `with modes.guard(model):` inside it, or around the loop that uses it"
-        )
 
 
 class _Explaining:

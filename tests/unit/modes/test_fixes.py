@@ -228,25 +228,6 @@ def test_every_fix_takes_several_models_and_yields_the_first(fix: Fix) -> None:
 
 
 @every_fix
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ([nn.GRU(4, 3)], "got list$"),
-        (None, "got NoneType$"),
-        (a_reader, r"got function. As a decorator: @\w+\(model\)$"),
-    ],
-    ids=["list", "None", "function"],
-)
-def test_every_fix_refuses_what_is_no_module_before_it_is_entered(fix: Fix, what: Any, words: str) -> None:
-    net = mixed(a_reader()[0])
-    before = state_of(net)
-    for models in ((what,), (net, what)):
-        with pytest.raises(TypeError, match=rf"\(\) takes an nn.Module, {words}"):
-            fix(*models)
-    assert state_of(net) == before
-
-
-@every_fix
 def test_modules_taken_out_are_restored_and_those_put_in_keep_their_mode(fix: Fix) -> None:
     net = mixed(a_reader()[0])
     out = net.drop
