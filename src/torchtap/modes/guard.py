@@ -19,7 +19,7 @@ from torchtap.modes import _changes
 from torchtap.modes._blame import blame
 from torchtap.modes._changes import RecordedChange
 from torchtap.modes._doors import GUARD, RNN, opened
-from torchtap.modes._findings import Finding, Severity
+from torchtap.modes._findings import CallFinding, Finding, Severity
 from torchtap.modes._given import Function, decorated, models_given
 from torchtap.modes._graph import nodes
 from torchtap.modes._observer import OBSERVER, Backward, Listener, ModeChange, Ran, RnnCall
@@ -54,6 +54,7 @@ class Guard(Listener):
         self._on_step = _overriding(self._rules, "stepped")
         self._findings: dict[tuple[str, str, str | None], Finding] = {}
         self._changes: deque[RecordedChange] = deque(maxlen=_KEPT_CHANGES)
+        self._runs: list[_Explaining] = []  # of autograd, in whatever threads
         self._inside = 0  # so often entered and not yet left, in whatever thread
         self._entering = threading.RLock()
         self._finding = threading.Lock()
@@ -176,8 +177,7 @@ class Guard(Listener):
         """Keep why cuDNN refused, and raise the error again with it, unless another guard inside has done so."""
         call = refused_call(error)
         hidden = [] if call is None else [call]  # a custom Function can hide it
-        reached = [*nodes(run.tensors, run.inputs), *hidden]
-        findings = blame(reached, self._watched.models, inputs=run.inputs)
+        findings = self._blame(run, hidden)
         aloud = self.on_violation is OnViolation.WARN and not is_explained(error)
         for finding in findings:
             self._found(finding) if aloud else self._keep(finding)
@@ -195,8 +195,24 @@ class Guard(Listener):
             return
         if self.on_violation is OnViolation.RAISE:
             raise refusal(call)
-        for finding in blame([call], self._watched.models):
+        # Told when autograd is done, as then the whole graph is at hand; a device's own thread knows of no run.
+        here = threading.get_ident()
+        runs = self._runs[::-1]
+        run = next((each for each in runs if each.thread == here), runs[0] if runs else None)
+        if run is not None:
+            run.refused.append(call)
+        else:
+            for finding in blame([call], self._watched.models):
+                self._found(finding)
+
+    def ran_backward(self, run: Backward, refused: Sequence[RnnCall]) -> None:
+        """Tell of the calls that a gradient has reached while autograd ran, if cuDNN would have refused them."""
+        for finding in self._blame(run, refused):
             self._found(finding)
+
+    def _blame(self, run: Backward, calls: Sequence[RnnCall]) -> list[CallFinding]:
+        reached = [*nodes(run.tensors, run.inputs), *calls]
+        return blame(reached, self._watched.models, inputs=run.inputs)
 
     def _found(self, finding: Finding) -> None:
         """Keep what a rule has found, and say so."""
@@ -229,18 +245,26 @@ def _chosen(on_violation: str) -> OnViolation:
 class _Explaining:
     """Around one run of autograd. A class of its own, for one runs in every step."""
 
-    __slots__ = ("_guard", "_run")
+    __slots__ = ("_guard", "_run", "refused", "thread")
 
     def __init__(self, guard: Guard, run: Backward) -> None:
         self._guard = guard
         self._run = run
+        self.refused: list[RnnCall] = []
+        """Calls that cuDNN would have refused in this run, and that went on."""
+        self.thread = threading.get_ident()
 
     def __enter__(self) -> None:
-        pass
+        self._guard._runs.append(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._guard._runs.remove(self)
+        if self.refused:
+            # Where warnings are errors, what autograd raised goes first.
+            with suppress(*([] if error is None else [ModeWarning])):
+                self._guard.ran_backward(self._run, self.refused)
         if isinstance(error, RuntimeError) and is_refusal(error):
             self._guard.explain(error, self._run)
 

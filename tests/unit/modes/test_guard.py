@@ -16,7 +16,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -284,6 +284,38 @@ def test_each_of_several_models_is_named_by_its_class(where: Any) -> None:
 
 
 @everywhere
+def test_two_models_of_one_class_are_told_apart_in_all_that_is_said(where: Any) -> None:
+    one, two = Tagger(), Tagger()
+    with where(), modes.guard(one, two, on_violation="collect") as guard:
+        one.rnn.eval()
+        two.rnn.eval()
+        for net in (one, two):
+            with suppress(RuntimeError):
+                forward_and_backward(net)
+    texts = [str(found) for found in guard.findings]
+    for number, text in enumerate(texts, 1):
+        assert f"Tagger{number}.rnn (LSTM)" in text
+        assert f"tagger{number}.rnn.train() before" in text or f"freeze tagger{number}.rnn:" in text
+    assert [getattr(found, "set_how", None) for found in guard.findings] == [
+        f"tagger{n}.rnn.eval()" for n in (1, 2)
+    ]
+
+
+def test_a_remedy_for_a_model_that_is_not_guarded_names_that_one() -> None:
+    net = Tagger()
+    other = Other()
+    with modes.emulate_cudnn(), modes.guard(net):
+        other.eval()
+        (found,) = findings_of(raised_by(lambda: forward_and_backward(other)))
+        assert "other.train()" in found.remedy
+        assert not re.search(r"\bmodel\b", found.remedy)
+        alone = nn.GRU(4, 3)
+        alone.training = False
+        (found,) = findings_of(raised_by(lambda: alone(features())[0].sum().backward()))
+        assert "gru.train()" in found.remedy
+
+
+@everywhere
 def test_the_errors_traceback_ends_at_the_backward_of_the_user(where: Any) -> None:
     net = Tagger().eval()
     with where(), modes.guard(net):
@@ -497,6 +529,76 @@ def test_collect_says_nothing(where: Any) -> None:
         else:
             assert str(raised_by(lambda: forward_and_backward(net))) == REFUSED
     assert [found.where for found in guard.findings] == ["rnn"]
+
+
+def state_fed_on(net: Tagger) -> None:
+    """Of an evaluation, into a training step."""
+    _, state = net.rnn.eval()(features())
+    net.rnn.train()(features(), state)[0].sum().backward()
+
+
+def saliency(net: Tagger) -> None:
+    net.eval()
+    x = features(requires_grad=True)
+    torch.autograd.grad(net(x).sum(), [x])
+
+
+def late(net: Tagger) -> None:
+    loss = net.eval()(features()).sum()
+    net.train()
+    loss.backward()
+
+
+def two_calls(net: Tagger) -> None:
+    net.eval()
+    (net(features()).sum() + net.rnn(features())[0].sum()).backward()
+
+
+@pytest.mark.parametrize(
+    "action", [state_fed_on, saliency, late, two_calls, forward_and_backward, checkpointed(True)]
+)
+def test_all_three_say_the_same(action: Callable[[Tagger], None]) -> None:
+    """What does not raise tells of a call all that the error tells: what it was fed to, what gradients were for."""
+    said = {}
+    for how in ("raise", "warn", "collect"):
+        net = Tagger()
+        with warnings.catch_warnings(), modes.guard(net, on_violation=how) as guard:
+            warnings.simplefilter("ignore")
+            net.eval()
+            with suppress(RuntimeError):
+                action(net)
+        said[how] = [found.to_dict() for found in guard.findings]
+    assert said["raise"]
+    assert said["warn"] == said["collect"] == said["raise"]
+
+
+def test_what_the_users_backward_raises_goes_before_a_warning_that_is_an_error() -> None:
+    net = Tagger().eval()
+    x = features(requires_grad=True)
+    x.register_hook(lambda _: raises(KeyError("mine")))
+    with warnings.catch_warnings(), modes.guard(net, on_violation="warn") as guard:
+        warnings.simplefilter("error", modes.ModeWarning)
+        with pytest.raises(KeyError, match="mine"):
+            net(x).sum().backward()
+    assert len(guard.findings) == 1
+
+
+def test_threads_that_run_backward_at_once_are_each_told_of_their_own() -> None:
+    nets = [Tagger().eval() for _ in range(4)]
+    barrier = threading.Barrier(len(nets))
+
+    def run(net: Tagger) -> None:
+        loss = net(features()).sum()
+        barrier.wait()
+        loss.backward()
+
+    with modes.guard(*nets, on_violation="collect") as guard:
+        threads = [threading.Thread(target=run, args=(net,)) for net in nets]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(found.where for found in guard.findings) == [f"Tagger{n}.rnn" for n in (1, 2, 3, 4)]
 
 
 class Reports(Rule):
