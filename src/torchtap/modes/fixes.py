@@ -14,7 +14,8 @@ model inside gets its mode back, one that is put in keeps the mode it has. A mod
 Modules in plain lists and dicts are not reached, as by `train()` and `eval()` themselves: use `nn.ModuleList`.
 A mode belongs to the module and not to a thread: another thread that runs the same model meanwhile sees it too.
 Wrappers (`DataParallel`, `DistributedDataParallel`, what `torch.compile` returns) may be given, or what is in them.
-Nothing here looks at tensors: any device, any dtype, meta too.
+Nothing here looks at tensors: any device, any dtype, meta too. A model of which a part is half made, as
+`super().__init__()` was not called, is a `TypeError` that names the part.
 """
 
 from __future__ import annotations

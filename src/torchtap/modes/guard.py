@@ -329,8 +329,9 @@ def guard(model: nn.Module, *more: nn.Module, on_violation: str = "raise") -> Gu
     It costs next to nothing in a step (benchmarks/guard.py). A model that torch.compile compiled before is compiled
     again at its first call inside, and inside at its first call after: enter the guard first.
 
-    Raises `TypeError` for what is not an `nn.Module` and for generators to decorate, `ValueError` for another
-    `on_violation`, and on entering `RuntimeError` where the model is gone.
+    Raises `TypeError` for what is not an `nn.Module`, for a model of which a part is half made (`super().__init__()`
+    was not called) and for generators to decorate, `ValueError` for another `on_violation`, and on entering
+    `RuntimeError` where the model is gone.
 
     >>> net = nn.LSTM(4, 3)
     >>> x = Tensor(5, 2, 4).zero_()  # steps, batch, features
