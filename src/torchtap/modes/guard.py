@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from enum import Enum
 from html import escape
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -115,6 +115,12 @@ class Guard(Listener):
             # Where warnings are errors, what the user's code raised goes first.
             with suppress(*([] if error is None else [ModeWarning])):
                 closing.close()
+
+    def __reduce_ex__(self, _: object) -> NoReturn:
+        raise TypeError(
+            "a guard cannot be copied or pickled: it watches models of this process. Keep it out of what is copied or "
+            "saved, and make another one: modes.guard(model)"
+        )
 
     def __call__(self, function: Function) -> Function:
         """Open the guard while `function` runs; of an `async def` too, until its coroutine ends."""

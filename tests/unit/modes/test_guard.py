@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import inspect
 import pickle
@@ -736,6 +737,37 @@ def test_a_coroutine_function_is_watched_until_it_ends() -> None:
     assert redirections() == []  # not yet begun
     assert asyncio.run(coroutine) == "done"
     assert inspect.iscoroutinefunction(train)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_guard_is_not_copied_and_says_so(copied: Callable[[object], object]) -> None:
+    net = Tagger()
+    with (
+        modes.guard(net) as guard,
+        pytest.raises(TypeError, match=r"a guard cannot be copied or pickled: .* make another"),
+    ):
+        copied(guard)
+
+
+def test_a_model_is_copied_and_saved_inside_and_the_copy_is_another_model() -> None:
+    net = Tagger()
+    with modes.guard(net) as guard:
+        for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            other.eval()
+            forward_and_backward(other)
+        forward_and_backward(net)
+    assert (guard.findings, guard.changes) == ([], [])
+
+
+def test_an_interrupt_in_backward_leaves_the_guard_as_good_as_before() -> None:
+    net = Tagger()
+    interrupt = net.head.weight.register_hook(lambda _: raises(KeyboardInterrupt()))  # type: ignore[arg-type]
+    with modes.guard(net) as guard:
+        with pytest.raises(KeyboardInterrupt):
+            forward_and_backward(net)
+        interrupt.remove()
+        raised_by(lambda: forward_and_backward(net.eval()))
+    assert len(guard.findings) == 1
 
 
 def test_a_guard_inside_a_generator_is_open_from_the_first_to_the_last_piece() -> None:
