@@ -118,6 +118,8 @@ class Stack:
         return Place(*outermost)
 
 
+_LED_OUT_OF = frozenset({"forward", "<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+"""A forward called without `__call__`, and what stands within a line of the function that is meant."""
 _USER, _PACKAGE, _CALLS_MODULES, _SKIPPED = range(4)
 
 
@@ -157,7 +159,7 @@ def stack_from(frame: FrameType | None) -> Stack:
         elif owner == _CALLS_MODULES and code.co_name == "_call_impl":
             inside = len(lines)
         frame = frame.f_back
-    while inside < len(lines) - 1 and lines[inside][0].co_name == "forward":  # called without __call__
+    while inside < len(lines) - 1 and lines[inside][0].co_name in _LED_OUT_OF:
         inside += 1
     return Stack(tuple(lines[: inside + 1]), lines[users] if users > inside else None)
 

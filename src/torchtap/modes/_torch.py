@@ -15,8 +15,8 @@ Seen to work alike in torch 2.9.1+cu128 and 2.14.1+cu130 (CPU only, no GPU); tes
 - `torch._C._set_cudnn_enabled`: `torch.backends.cudnn.flags()` sets more than this switch and reads `allow_tf32`, which
   raises where fp32_precision differs between operators; assigning `cudnn.enabled` raises after
   `disable_global_flags()`.
-- `torch._C._get_tracing_state`, `_set_tracing_state`: while torch.jit.trace runs, sizes are traced tensors, and looking at
-  them warns in the user's face.
+- `torch._C._get_tracing_state`, `_set_tracing_state`: while torch.jit.trace runs, sizes are traced tensors, and
+  comparing them warns the user.
 - `ScriptModule._c`: the public `graph` is that of `forward` only, which a scripted RNN does not have.
 - `torch._C._current_graph_task_id`: as torch.utils.checkpoint tells that backward is running.
 - `distributed_c10d._get_default_store`: the store that every process group is made with. A store of our own would need
@@ -59,11 +59,12 @@ def not_traced() -> Iterator[None]:
     if state is None:
         yield
         return
-    torch._C._set_tracing_state(None)
+    switch: Any = torch._C
+    switch._set_tracing_state(None)
     try:
         yield
     finally:
-        torch._C._set_tracing_state(state)
+        switch._set_tracing_state(state)
 
 
 def script_graphs(module: torch.jit.ScriptModule) -> list[Any]:
