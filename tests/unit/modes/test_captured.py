@@ -48,7 +48,7 @@ class ByHand(nn.Module):
         self.weight_hh = nn.Parameter(torch.randn(9, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        weights = [self.weight_ih, self.weight_hh]
+        weights: list[Tensor] = [self.weight_ih, self.weight_hh]
         result: Tensor = torch.gru(
             x, torch.zeros(1, 2, 3), weights, False, 1, 0.0, self.training, False, False
         )[0]
