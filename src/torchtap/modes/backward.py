@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BackwardReport:
-    """What `check_backward` found. False when all is well; prints one line a call, `text` says why and what to do."""
+    """What `check_backward` found. False when that is nothing; prints one line a call, `text` says why and what to do.
+
+    All is well where `unseen` is empty too: only then the text says so.
+    """
 
     findings: tuple[CallFinding, ...]
     calls: int
@@ -92,20 +95,22 @@ def check_backward(
 ) -> BackwardReport:
     """Tell, without running backward, which RNN calls would make it raise on cuDNN.
 
-    Walks the graph of `loss` once: a tensor of any shape, dtype and device, or several; changes nothing, keeps
-    nothing alive, does not synchronise (1,000 nodes: about 2 ms). With `inputs`, tensors as for
+    Walks the graph of `loss` once: a tensor of any shape, dtype and device, a `GradientEdge`, or several; changes
+    nothing, keeps nothing alive, does not synchronise (1,000 nodes: about 2 ms). With `inputs`, tensors as for
     `torch.autograd.grad` or `backward(inputs=...)`, only what lies on a way to them.
 
-    The report is false when all is well. Each finding tells the call's module, as a path where `model` is given,
-    and, where the forward ran inside `guard` or `emulate_cudnn`, the lines of the forward and of what put the module
-    in eval mode, and what to do. On CUDA graphs and under emulation it tells what backward will do here; on a plain
-    CPU what it would do on cuDNN, for the calls that were watched and for LSTMs, whose CPU nodes tell their mode
-    (then taken for granted: that `torch.backends.cudnn.enabled` was as it is now).
+    The report is false when no call was found that raises. Each finding tells the call's module, as a path where
+    `model` is given, and, where the forward ran inside `guard` or `emulate_cudnn`, the lines of the forward and of what
+    put the module in eval mode, and what to do. On CUDA graphs and under emulation it tells what backward will do here;
+    on a plain CPU what it would do on cuDNN, for the calls that were watched, for LSTMs, whose CPU nodes tell their
+    mode, and for programs of `torch.export`, `torch.fx` and `torch.jit.trace` in `model`, which keep theirs (then taken
+    for granted: that `torch.backends.cudnn.enabled` was as it is now).
 
-    Not promised: RNN calls inside a custom `autograd.Function` and unwatched GRUs and RNNs of a plain CPU cannot be
-    seen; `report.unseen` names them, the latter where `model` is given. A gradient that never arrives, because a custom
-    function gives None, is foreseen all the same. For a reentrant checkpoint the mode at backward counts: RNNs in it
-    that are in eval mode now are findings too.
+    What cannot be told is never called well: `report.unseen` names custom `autograd.Function`s and, where `model` is
+    given, RNNs of a plain CPU whose mode nobody knows: unwatched GRUs and RNNs, also scripted ones, and those with
+    frozen weights, which a graph does not show. Not seen without `model`, and not promised: calls of `torch.gru` and
+    its like by hand. A gradient that never arrives, because a custom function gives None, is foreseen all the same. For
+    a reentrant checkpoint the mode at backward counts: RNNs in it that are in eval mode now are findings too.
 
     Raises `TypeError` for what is no tensor or no `nn.Module`, `ValueError` for a loss or inputs without a graph, and
     for a graph that backward has freed, where that can be seen without touching it (cuDNN's RNNs always; tanh, softmax
