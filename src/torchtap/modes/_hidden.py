@@ -19,7 +19,7 @@ from torchtap.modes._findings import CallFinding, Severity
 from torchtap.modes._graph import leaves
 from torchtap.modes._named import Named
 from torchtap.modes._observer import OBSERVER
-from torchtap.modes._situations import CHECKPOINT
+from torchtap.modes._situations import CHECKPOINT, Facts
 from torchtap.modes._suspects import Suspect, module_of, weights_of
 from torchtap.modes._walk import named_modules
 
@@ -54,7 +54,7 @@ def _in_eval(module: nn.Module, named: Named) -> CallFinding:
         where=where(module, type(module).__name__, named),
         seen=f"in eval mode now{by}; a reentrant checkpoint runs its forward again within backward",
         cause=CHECKPOINT.cause,
-        remedy=CHECKPOINT.remedy,
+        remedy=Facts(call=None, model=named.word(named.root(module))).fill(CHECKPOINT.remedy),
         situation=CHECKPOINT.id,
         class_name=type(module).__name__,
         raises=on_gpu or _rnn.is_emulated(),
@@ -105,7 +105,8 @@ def _content(cell: CellType) -> Any:
 
 def unseen(reached: Sequence[Any], suspects: Sequence[Suspect], named: Named) -> tuple[str, ...]:
     """What could hide an RNN call or its mode, each in a sentence."""
-    hidden = Counter(_function(node) for node in reached if isinstance(node, BackwardCFunction))
+    functions = (node for node in reached if isinstance(node, BackwardCFunction))
+    hidden = Counter(_function(node) for node in functions if node.name() not in _RUNS_NOTHING)
     return (
         *(f"{name}{f', {number} times' * (number > 1)}: {_why(name)}" for name, number in hidden.items()),
         *_unwatched(reached, suspects, named, hides_more=bool(hidden)),
@@ -117,6 +118,8 @@ def _function(node: Any) -> str:
     return name if name in _WHY else f"{name.removesuffix('Backward')} (a custom autograd.Function)"
 
 
+_RUNS_NOTHING = frozenset({"BackwardHookFunctionBackward", "_DDPSinkBackward"})
+"""PyTorch's own, which only pass gradients on: of register_full_backward_hook and DistributedDataParallel."""
 _WHY = {
     _CHECKPOINT: "runs its forward again within backward; only RNNs that are in eval mode now are told",
     _COMPILED: "compiled by torch.compile; an RNN in it is decomposed, which cuDNN does not refuse",
@@ -142,7 +145,7 @@ def _unwatched(
             continue
         trains = any(weight.requires_grad for weight in weights)
         if any(id(weight) in used for weight in weights):
-            why = _UNKNOWN_MODE
+            why = _UNKNOWN_MODE if each.training is None else _UNKNOWN_WHICH
         elif _shows_itself(each, weights, id(None) in told) or (trains and not foreign):
             continue  # not in this graph
         elif trains:
@@ -161,6 +164,10 @@ _UNKNOWN_MODE = (
     "inside with modes.guard(model):",
 )
 """Of a module, and of a program's RNN."""
+_UNKNOWN_WHICH = (
+    "",  # of programs only
+    "another RNN has the same weights, and this graph does not tell which of them ran. Check a model that holds one",
+)
 _UNKNOWN_WEIGHTS = (
     "no parameter of the model is in this graph, so it may have run with others (torch.func.functional_call), and "
     "nobody watched that. Run the forward inside with modes.guard(model):",

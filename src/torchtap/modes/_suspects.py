@@ -99,16 +99,27 @@ def calls_of(what: Iterable[RnnCall | Any], named: Named) -> list[Suspect]:
 
 def captured_calls(reached: Sequence[Any], suspects: Sequence[Suspect], named: Named) -> list[Suspect]:
     """The calls in programs whose mode the program alone tells, as this graph, of a CPU, shows only their weights."""
-    found: list[Suspect] = []
     fixed = [each for each in named.captured if each.training is not None]
-    if fixed:
-        told = {id(module_of(each, named)) for each in suspects}
-        weights = set(map(id, leaves(reached)))
-        for each in fixed:
-            own = weights_of(each.module)
-            if id(each.module) not in told and any(id(weight) in weights for weight in own):
-                found += [Suspect(None, [], each)] * (not any(weight.is_cuda for weight in own))
-    return found
+    if not fixed:
+        return []
+    told = {id(module_of(each, named)) for each in suspects}
+    used = set(map(id, leaves(reached)))
+    return [
+        Suspect(None, [], each)
+        for each in fixed
+        if id(each.module) not in told
+        and not any(weight.is_cuda for weight in weights_of(each.module))
+        and any(id(weight) in used for weight in weights_of(each.module))
+        and not is_shared(each, named)
+    ]
+
+
+def is_shared(captured: Captured, named: Named) -> bool:
+    """Whether another RNN has the same weights, such as what it was made of: then these tell of no call."""
+    own = set(map(id, weights_of(captured.module)))
+    others = [each for each in named if isinstance(each, nn.RNNBase)]
+    others += [each.module for each in named.captured if each is not captured]
+    return any(id(weight) in own for other in others for weight in weights_of(other))
 
 
 def weights_of(module: nn.Module) -> list[nn.Parameter]:

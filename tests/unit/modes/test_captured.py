@@ -182,6 +182,17 @@ def test_a_program_that_is_a_part_of_a_model(capture: Callable[[nn.Module], Any]
     assert not check_backward(model[0](x()).sum(), model).unseen
 
 
+@pytest.mark.parametrize("capture", [exported, traced])
+def test_a_program_beside_what_it_was_made_of_is_not_blamed(capture: Callable[[nn.Module], Any]) -> None:
+    """Both have the same weights: a model that keeps a traced copy of its own for evaluation."""
+    net = Tagger(nn.GRU(4, 3)).eval()
+    both = nn.ModuleDict({"fast": capture(net), "net": net.train()})
+    with modes.guard(both, on_violation="collect"):
+        report = check_backward(net(x()).sum(), both)
+    assert (bool(report), report.calls) == (False, 1)
+    assert "another RNN has the same weights" in report.unseen[0]
+
+
 def test_a_program_without_an_rnn_is_well() -> None:
     for capture in (exported, traced, scripted):
         program = capture(nn.Sequential(nn.Linear(4, 3), nn.Dropout(), nn.BatchNorm1d(2)))

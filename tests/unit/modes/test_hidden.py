@@ -109,3 +109,10 @@ def test_a_weight_behind_a_cast_and_a_transpose_is_found() -> None:
 def test_parts_that_are_not_in_the_graph_are_not_named(kind: Any) -> None:
     model = nn.ModuleList([nn.Linear(4, 1), Tagger(kind)])
     assert named(check_backward(model[0](x()).sum(), model)) == []
+
+
+def test_a_backward_hook_of_a_module_hides_nothing() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    for each in model:
+        each.register_full_backward_hook(lambda *_: None)
+    assert named(check_backward(model(x().requires_grad_()).sum(), model)) == []
