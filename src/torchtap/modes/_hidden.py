@@ -105,16 +105,23 @@ def _content(cell: CellType) -> Any:
 
 def unseen(reached: Sequence[Any], suspects: Sequence[Suspect], named: Named) -> tuple[str, ...]:
     """What could hide an RNN call or its mode, each in a sentence."""
-    functions = (node for node in reached if isinstance(node, BackwardCFunction))
-    hidden = Counter(_function(node) for node in functions if node.name() not in _RUNS_NOTHING)
+    hidden = Counter(
+        _function(node)
+        for node in reached
+        if isinstance(node, BackwardCFunction) and _name(node) not in _RUNS_NOTHING
+    )
     return (
         *(f"{name}{f', {number} times' * (number > 1)}: {_why(name)}" for name, number in hidden.items()),
         *_unwatched(reached, suspects, named, hides_more=bool(hidden)),
     )
 
 
+def _name(node: Any) -> str:
+    return str(node.name())
+
+
 def _function(node: Any) -> str:
-    name: str = node.name()
+    name = _name(node)
     return name if name in _WHY else f"{name.removesuffix('Backward')} (a custom autograd.Function)"
 
 

@@ -117,7 +117,7 @@ def captured_calls(reached: Sequence[Any], suspects: Sequence[Suspect], named: N
 def is_shared(captured: Captured, named: Named) -> bool:
     """Whether another RNN has the same weights, such as what it was made of: then these tell of no call."""
     own = set(map(id, weights_of(captured.module)))
-    others = [each for each in named if isinstance(each, nn.RNNBase)]
+    others: list[nn.Module] = [each for each in named if isinstance(each, nn.RNNBase)]
     others += [each.module for each in named.captured if each is not captured]
     return any(id(weight) in own for other in others for weight in weights_of(other))
 

@@ -587,7 +587,9 @@ def test_in_a_reentrant_checkpoint_the_mode_at_backward_counts(held: str, at_bac
     assert raises(loss) == bool(report)
     if report:
         assert (report.findings[0].where, report.findings[0].set_by) == ("0", at("before backward"))
-        assert report.findings[0].remedy.startswith("model.train() before backward, and before the forward too")
+        assert report.findings[0].remedy.startswith(
+            "model.train() before backward, and before the forward too"
+        )
 
 
 @pytest.mark.usefixtures("emulated")
