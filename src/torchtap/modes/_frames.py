@@ -119,6 +119,8 @@ class Stack:
         return Place(*outermost)
 
 
+_LED_OUT_OF = frozenset({"forward", "<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+"""A forward called without `__call__`, and what stands within a line of the function that is meant."""
 _USER, _PACKAGE, _CALLS_MODULES, _SKIPPED = range(4)
 
 
@@ -195,7 +197,8 @@ def stack_from(frame: FrameType | None) -> Stack:
         elif owner == _CALLS_MODULES and code.co_name == "_call_impl":
             inside = len(lines)
         frame = frame.f_back
-    while inside < len(lines) - 1 and _is_models(lines[inside][0]):  # called without __call__
+    # called without __call__, or from within an expression
+    while inside < len(lines) - 1 and (_is_models(lines[inside][0]) or lines[inside][0].co_name in _LED_OUT_OF):
         inside += 1
     return Stack(tuple(lines[: inside + 1]), lines[users] if users > inside else None)
 

@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._frames import Stack, first_argument, stack_from
+from torchtap.modes._torch import runs_in_backward
 
 KEY = "torchtap.rnn_call"
 """In `grad_fn.metadata` of an RNN call's outputs: its `RnnCall`."""
@@ -83,6 +84,8 @@ class RnnCall:
     stack: Stack
     replica_of: object = None
     """In a replica of `nn.DataParallel`: the `_all_weights` that it shares with its original."""
+    in_backward: bool = False
+    """Whether it ran within a backward: a checkpoint's forward, run again."""
     weights: tuple[int, ...] = ()
     """By id, the tensors that it was called with as weights: not the module's own in `torch.func.functional_call`."""
 
@@ -146,6 +149,8 @@ class Observer:
     open: bool = False
     """Whether anybody watches. What calls it when nobody does (a stand-in that somebody kept) is not heard."""
     last_change: ByModule[ModeChange] = field(default_factory=ByModule)
+    last_without_graph: ByModule[int] = field(default_factory=ByModule)
+    """Of each RNN, the serial of its last call that made no graph, as an evaluation's."""
     version: int = 0
     """Grows with every mode change: equal means nothing has changed."""
     _counts: ByModule[int] = field(default_factory=ByModule)
@@ -161,9 +166,14 @@ class Observer:
         with self._lock:
             self.listeners = tuple(each for each in self.listeners if each is not listener)
 
+    def saw(self, module: nn.Module) -> bool:
+        """Whether a call of this RNN was seen since the observer was opened."""
+        return module in self._counts
+
     def forget(self) -> None:
         """Nobody watches any more: drop what was kept. Graphs keep their own calls."""
         self.last_change.clear()
+        self.last_without_graph.clear()
         self._counts.clear()
 
     def wrote_mode(self, module: nn.Module, before: bool | None, training: bool, frame: FrameType) -> None:
@@ -227,8 +237,11 @@ class Observer:
             change=change,
             stack=stack_from(frame),
             replica_of=replica_of,
+            in_backward=runs_in_backward(),
             weights=tuple(map(id, weights)),
         )
+        if module is not None and not nodes:
+            self.last_without_graph[module] = call.serial
         for node in nodes:
             node.metadata[KEY] = call  # type: ignore[index]  # torch's annotation takes the property for a method
         for listener in self.listeners:

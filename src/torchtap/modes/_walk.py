@@ -52,7 +52,8 @@ def children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def parameters(module: nn.Module) -> list[nn.Parameter]:
     """Its own parameters, those of children left out."""
-    return [each for each in (vars(module).get("_parameters") or {}).values() if each is not None]
+    registered = getattr(module, "_parameters", None) or {}  # not in vars() of what torch.jit.trace made
+    return [each for each in registered.values() if each is not None]
 
 
 def is_made(module: nn.Module) -> bool:

@@ -319,6 +319,30 @@ def test_it_says_so_when_an_rnn_is_scripted(recwarn: pytest.WarningsRecorder) ->
     assert said() == []
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("watch", [lambda _: modes.emulate_cudnn(), modes.guard], ids=["emulated", "guarded"])
+def test_tracing_warns_of_nothing_that_is_done_here(
+    watch: Callable[[nn.Module], Any], kind: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Sizes are tensors while torch.jit.trace runs, and it warns where one is compared or made an int."""
+    rnn: Any = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[kind](5, 4)
+
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = rnn
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Any:
+            return self.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths))[0].data
+
+    trace: Any = torch.jit.trace
+    with watch(rnn):
+        trace(rnn, (features(),))
+        trace(Packed(), (torch.randn(3, 2, 5), torch.tensor([3, 2])), check_trace=False)
+    assert [str(each.message) for each in recwarn if "/torchtap/" in each.filename] == []
+
+
 # --- it leaves no trace ---
 
 
