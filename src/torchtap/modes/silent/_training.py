@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtap.modes._graph import nodes
+from torchtap.modes._observer import Backward
 from torchtap.modes._watched import Watched
 
 _trained: weakref.WeakKeyDictionary[
@@ -46,6 +48,18 @@ def gradients(model: nn.Module) -> list[tuple[int, int] | None]:
     """Of each parameter, which gradient it has, and how often that was written to: equal means that none came."""
     # Not by the graph: see _graph.AT_MOST.
     return [None if (grad := each.grad) is None else (id(grad), grad._version) for each in model.parameters()]
+
+
+def asks_for_more(run: Backward, *, trained: Collection[int] = ()) -> bool:
+    """Whether it gives gradients to a tensor that is no parameter: to an input, a perturbation, outputs that were kept.
+
+    `trained`: by id, tensors that an optimizer changes.
+    """
+    leaves = run.inputs or [getattr(node, "variable", None) for node in nodes(run.tensors)]
+    return any(
+        isinstance(each, Tensor) and not isinstance(each, nn.Parameter) and id(each) not in trained
+        for each in leaves
+    )
 
 
 def frozen_parts(model: nn.Module, ids: Collection[int]) -> set[nn.Module]:

@@ -22,7 +22,14 @@ from torchtap.modes._watched import Watched
 from torchtap.modes.silent._callers import callers
 from torchtap.modes.silent._matters import SEEN_TO_RUN, counted, mode_matters, together, told
 from torchtap.modes.silent._rule import Rule
-from torchtap.modes.silent._training import frozen_parts, gradients, parameter_ids, trainable_ids, trained_by
+from torchtap.modes.silent._training import (
+    asks_for_more,
+    frozen_parts,
+    gradients,
+    parameter_ids,
+    trainable_ids,
+    trained_by,
+)
 
 
 @dataclass(slots=True)
@@ -119,21 +126,27 @@ class NotRestored(Rule):
         self._judged_backward = OBSERVER.version
         stack = stack_from(run.frame)
         line = (stack.here.code, stack.here.lineno) if stack.here else (None, 0)
-        return self._around(line)
+        in_eval = any(not model.training for model in self.watched.models)
+        return self._around(line, looks_at_inputs=in_eval and asks_for_more(run))
 
     @contextmanager
-    def _around(self, line: tuple[CodeType | None, int]) -> Iterator[None]:
-        """Around a backward without an optimizer: which models it trains is seen by the gradients that it leaves."""
-        before = {model: gradients(model) for model in self.watched.models}
+    def _around(self, line: tuple[CodeType | None, int], *, looks_at_inputs: bool) -> Iterator[None]:
+        """Around a backward without an optimizer: which models it trains is seen by the gradients that it leaves.
+
+        One helper may train, and look at inputs in eval mode.
+        """
+        models = self.watched.models
+        before = [gradients(model) for model in models]
         yield
-        for model, were in before.items():
+        for model, were in zip(models, before, strict=True):
             if gradients(model) == were:
                 continue
             lines = self._lines.get(model) or set()
             if model.training:
                 self._lines[model] = lines | {line}
                 self._trained_here = True
-            if (model.training or line in lines) and not self._judge(model, partial(trainable_ids, model)):
+            trains = model.training or (line in lines and not looks_at_inputs)
+            if trains and not self._judge(model, partial(trainable_ids, model)):
                 self._judged_backward = -1
 
     def left(self) -> None:
