@@ -31,9 +31,20 @@ def children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def parameters(module: nn.Module) -> list[nn.Parameter]:
     """Its own parameters, those of children left out."""
-    return [each for each in (vars(module).get("_parameters") or {}).values() if each is not None]
+    registered = getattr(module, "_parameters", None) or {}  # of a scripted module, a property of its class
+    return [each for each in registered.values() if each is not None]
 
 
 def joined(path: str, name: str) -> str:
     """The path of what is called `name` in the module at `path`; either may be empty: the model itself has no name."""
     return f"{path}.{name}" if path and name else path or name
+
+
+def modules(model: nn.Module) -> list[nn.Module]:
+    """As `model.modules()`, which asks each module for its hash."""
+    return [module for _, module in named_modules(model)]
+
+
+def all_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """As `model.parameters()`: each once, those of children too."""
+    return list({id(each): each for module in modules(model) for each in parameters(module)}.values())

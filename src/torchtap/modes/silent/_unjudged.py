@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding
 from torchtap.modes._observer import Backward
+from torchtap.modes._walk import all_parameters
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._around import around
 from torchtap.modes.silent._order import Lines, lines, stands_before
@@ -156,7 +157,7 @@ class Unjudged:
         return known[1]
 
     def _trains(self, module: nn.Module, ids: frozenset[int]) -> bool:
-        return any(id(each) in ids for each in module.parameters())
+        return any(id(each) in ids for each in all_parameters(module))
 
     def _idle_part(self, module: nn.Module, call: _Call) -> _Idle | None:
         """Of the largest part around it that no optimizer trains."""
@@ -203,10 +204,10 @@ def _modules(call: _Call) -> list[nn.Module]:
 def _base(module: nn.Module, call: _Call) -> nn.Module:
     """The innermost module around it that has parameters: a dropout has none."""
     for each in (module, *_modules(call)):
-        if next(each.parameters(), None) is not None:
+        if all_parameters(each):
             return each
     return call.root() or module
 
 
 def _asks(module: nn.Module) -> bool:
-    return any(each.requires_grad for each in module.parameters())
+    return any(each.requires_grad for each in all_parameters(module))

@@ -7,6 +7,8 @@ import weakref
 import torch
 from torch import Tensor, nn
 
+from torchtap.modes._walk import all_parameters
+
 _PARAMETERS = 8  # of a module, so many are looked at
 _NUMBERS = 8  # of each, so many
 
@@ -21,7 +23,7 @@ class Weights:
     def __init__(self, module: nn.Module) -> None:
         self._kept = [
             (weakref.ref(each), _writes(each), each.data_ptr(), _numbers(each))
-            for each in [each for each in module.parameters() if _is_plain(each)][:_PARAMETERS]
+            for each in [each for each in all_parameters(module) if _is_plain(each)][:_PARAMETERS]
         ]
 
     def moved(self) -> bool:

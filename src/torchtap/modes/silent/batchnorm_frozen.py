@@ -16,7 +16,7 @@ from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import first_argument, outside_functional
 from torchtap.modes._observer import OBSERVER, ModeChange, Ran, Setter
-from torchtap.modes._walk import named_modules, parameters
+from torchtap.modes._walk import all_parameters, named_modules, parameters
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._around import around
 from torchtap.modes.silent._rule import Rule
@@ -59,7 +59,7 @@ class BatchNormFrozen(Rule):
         self._next = 0
         self._frozen: dict[int, weakref.ref[_BatchNorm]] = {}
         self._evals = ByModule[Setter]()
-        self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._told = ByModule[bool]()
         self._steps = 0
         self._sighted = ByModule[_Sighting]()
 
@@ -158,7 +158,8 @@ class BatchNormFrozen(Rule):
 
     def _tell(self, module: _BatchNorm) -> None:
         others = [each for each in self._told_now() if each is not module]
-        self._told.update([module, *others])
+        for each in (module, *others):
+            self._told[each] = True
         if not _on_purpose(module):
             self.watched.report(self._finding(module, others))
 
@@ -219,7 +220,7 @@ def _is_frozen(module: _BatchNorm) -> bool:
 def _frozen_around(module: nn.Module, frame: FrameType) -> nn.Module:
     """The largest part around it of which nothing asks for gradients."""
     for each in around(frame).modules:
-        if any(weight.requires_grad for weight in each.parameters()):
+        if any(weight.requires_grad for weight in all_parameters(each)):
             break
         module = each
     return module
@@ -227,7 +228,7 @@ def _frozen_around(module: nn.Module, frame: FrameType) -> nn.Module:
 
 def _is_within_training(frame: FrameType) -> bool:
     """Whether a module that the call ran in has parameters that train."""
-    return any(weight.requires_grad for weight in around(frame).modules[-1].parameters())
+    return any(weight.requires_grad for weight in all_parameters(around(frame).modules[-1]))
 
 
 def _on_purpose(module: _BatchNorm) -> bool:

@@ -16,6 +16,7 @@ from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Stack, stack_from
 from torchtap.modes._graph import nodes
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall
+from torchtap.modes._walk import all_parameters, modules
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._callers import callers
 from torchtap.modes.silent._matters import counted, mode_matters, together, told
@@ -101,9 +102,10 @@ class ChangedAfterForward(Rule):
         now = codes(run.frame) if late else frozenset()
         late = [module for module in late if not self._put_back(module, now)]
         reached = {id(getattr(node, "variable", None)) for node in nodes(run.tensors)} if late else set()
+        ids = {id(module) for module in late}
         for model in self.watched.models:
-            mine = [module for module in model.modules() if module in late]
-            if mine and any(id(each) in reached for each in model.parameters()):
+            mine = [module for module in modules(model) if id(module) in ids]
+            if mine and any(id(each) in reached for each in all_parameters(model)):
                 self._report(model, mine)
         for module, call in list(self._calls.items()):
             if call and _changed_since(module, call):

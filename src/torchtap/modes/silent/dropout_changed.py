@@ -16,6 +16,7 @@ from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Stack, stack_from
 from torchtap.modes._observer import OBSERVER, ModeChange, Ran, Setter
+from torchtap.modes._walk import modules
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._callers import callers
 from torchtap.modes.silent._matters import told
@@ -50,7 +51,7 @@ class DropoutChanged(Rule):
     def entered(self) -> None:
         self._forget()
         for model in self.watched.models:
-            for module in model.modules():
+            for module in modules(model):
                 if numbers := _probabilities(module):
                     self._known[module] = numbers
 
@@ -85,7 +86,7 @@ class DropoutChanged(Rule):
 
     def _judge(self, model: nn.Module, stack: Stack) -> None:
         before_it = told(self._evaluation) if self._evaluation is not None else "the last evaluation"
-        for module in model.modules():
+        for module in modules(model):
             before = self._known.get(module) or {}
             now = _now(module, before)
             off = [name for name, p in before.items() if p > 0 and now[name] == 0]

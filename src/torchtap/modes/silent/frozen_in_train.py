@@ -14,6 +14,7 @@ from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import stack_from
 from torchtap.modes._observer import OBSERVER
+from torchtap.modes._walk import all_parameters, modules
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._matters import counted, mode_matters, told
 from torchtap.modes.silent._rule import Rule
@@ -67,7 +68,7 @@ class FrozenInTrain(Rule):
                 self._report(model)
 
     def _report(self, model: nn.Module) -> None:
-        active = [each for each in model.modules() if each.training and mode_matters(each)]
+        active = [each for each in modules(model) if each.training and mode_matters(each)]
         norms = [each for each in active if isinstance(each, _BatchNorm)]
         if not active:
             return
@@ -86,7 +87,7 @@ class FrozenInTrain(Rule):
 
 
 def _frozen(model: nn.Module) -> bool:
-    parameters = list(model.parameters())
+    parameters = all_parameters(model)
     return bool(parameters) and not any(each.requires_grad for each in parameters)
 
 

@@ -18,6 +18,7 @@ from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Place, stack_from
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall
+from torchtap.modes._walk import all_parameters, modules, parameters
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._callers import callers
 from torchtap.modes.silent._matters import SEEN_TO_RUN, counted, mode_matters, together, told
@@ -85,8 +86,8 @@ class NotRestored(Rule):
         self._forget()
         self._entered_at = stack_from(sys._getframe(1)).here
         for model in self.watched.models:
-            self._had_gradients[model] = any(each.grad is not None for each in model.parameters())
-            for module in model.modules():
+            self._had_gradients[model] = any(each.grad is not None for each in all_parameters(model))
+            for module in modules(model):
                 self._entry[module] = module.training
                 if model not in self._has_stepped:
                     self._before[module] = module.training
@@ -157,10 +158,8 @@ class NotRestored(Rule):
 
     def _judge(self, model: nn.Module, ids: Callable[[], Collection[int]]) -> bool:
         """At a training step of this model. False where its forward ran before the modes changed: not yet judged."""
-        modules = list(model.modules())
-        left = [
-            each for each in modules if not each.training and self._before.get(each) and mode_matters(each)
-        ]
+        every = modules(model)
+        left = [each for each in every if not each.training and self._before.get(each) and mode_matters(each)]
         found = _parts(model, left, ids()) if left else []
         if any(self._ran_before(part) for part in found):
             return False
@@ -179,7 +178,7 @@ class NotRestored(Rule):
             elif evaluated and not first:
                 self._report(model, part)
         self._has_stepped[model] = True
-        for module in modules:
+        for module in every:
             if self._before.get(module) is not module.training:
                 self._before[module] = module.training
         return True
@@ -194,16 +193,14 @@ class NotRestored(Rule):
     def _judge_never_trained(self, model: nn.Module, ids: Collection[int]) -> None:
         if model.training:
             return
-        holders = [
-            each for each in model.modules() if any(id(p) in ids for p in each.parameters(recurse=False))
-        ]
+        holders = [each for each in modules(model) if any(id(p) in ids for p in parameters(each))]
         if any(each.training for each in holders):
             return  # what trains was put in train mode, the rest left as it is
         frozen = frozen_parts(model, ids)
         asleep = [
             each
-            for each in model.modules()
-            if not each.training and each not in frozen and mode_matters(each)
+            for each in modules(model)
+            if not each.training and id(each) not in frozen and mode_matters(each)
         ]
         if asleep:
             self._report_eval(model, asleep, OBSERVER.last_change.get(model))
@@ -242,7 +239,7 @@ class NotRestored(Rule):
         for training in (True, False):
             changed = [
                 each
-                for each in model.modules()
+                for each in modules(model)
                 if self._entry.get(each) is training and each.training is not training and mode_matters(each)
             ]
             setter = next((c.setter for each in changed if (c := OBSERVER.last_change.get(each))), None)
@@ -277,7 +274,7 @@ def _parts(model: nn.Module, left: list[nn.Module], ids: Collection[int]) -> lis
     parts: dict[object, _Part] = {}
     frozen = frozen_parts(model, ids)
     for module in left:
-        if module in frozen:
+        if id(module) in frozen:
             continue
         change = OBSERVER.last_change.get(module)
         place = change.setter.stack.here if change is not None else None

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._observer import OBSERVER
 from torchtap.modes._torch import default_store
+from torchtap.modes._walk import modules
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._matters import mode_matters, told
 from torchtap.modes.silent._rule import Rule
@@ -143,7 +144,7 @@ class RanksDiffer(Rule):
         )
 
     def _modules(self) -> list[nn.Module]:
-        return [module for model in self.watched.models for module in model.modules()]
+        return [module for model in self.watched.models for module in modules(model)]
 
     def _modes(self) -> str:
         return "".join("1" if module.training else "0" for module in self._modules())

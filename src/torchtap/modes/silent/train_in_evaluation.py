@@ -17,6 +17,7 @@ from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Place, Stack, stack_from
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall, Setter, next_serial
+from torchtap.modes._walk import modules
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._callers import callers, part_of_training
 from torchtap.modes.silent._matters import SEEN_TO_RUN, counted, mode_matters, together, told
@@ -197,7 +198,7 @@ class TrainInEvaluation(Rule):
         if known is not None:
             return known()
         for root in self.watched.models:
-            if any(each is module for each in root.modules()):
+            if any(each is module for each in modules(root)):
                 self._roots[module] = weakref.ref(root)
                 return root
         return None
@@ -231,7 +232,7 @@ class TrainInEvaluation(Rule):
     ) -> Finding:
         active = [
             each
-            for each in root.modules()
+            for each in modules(root)
             if (each.training or graph)
             and mode_matters(each)
             and (not isinstance(each, nn.RNNBase) or each.dropout > 0)
