@@ -62,13 +62,17 @@ def _from_a_variable(code: CodeType, line: int) -> bool:
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Call) and called(node) == "train" and _holds(node, line):
             given = [*node.args, *(each.value for each in node.keywords)]
-        elif isinstance(node, ast.Assign) and _holds(node, line):
+        elif isinstance(node, ast.Assign) and _writes_mode(node) and _holds(node, line):
             given = [node.value]
         else:
             continue
         if any(not isinstance(each, ast.Constant) for each in given):
             return True
     return False
+
+
+def _writes_mode(node: ast.Assign) -> bool:
+    return any(isinstance(each, ast.Attribute) and each.attr == "training" for each in node.targets)
 
 
 def _holds(node: ast.stmt | ast.expr, line: int) -> bool:

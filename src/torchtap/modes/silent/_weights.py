@@ -35,12 +35,16 @@ class Weights:
         ]
         if any(_writes(each) != writes or each.data_ptr() != place for each, writes, place, _ in there):
             return True
-        return not _captures() and any(not torch.equal(_numbers(each), was) for each, _, _, was in there)
+        return not _captures() and any(
+            not torch.equal(_numbers(each), was) for each, _, _, was in there if _is_plain(each)
+        )
 
 
 def _is_plain(parameter: Tensor) -> bool:
-    """Not sharded over ranks, not fake, not yet without a shape: those would do more than be read."""
-    return type(parameter) is nn.Parameter and parameter.device.type != "meta" and parameter.numel() > 0
+    """Not sharded over ranks, not fake, not without a shape or memory: those would do more than be read."""
+    if type(parameter) is not nn.Parameter or parameter.device.type == "meta":
+        return False
+    return parameter.numel() > 0 and parameter.untyped_storage().nbytes() > 0
 
 
 def _writes(parameter: Tensor) -> int:

@@ -188,7 +188,7 @@ def test_outside_of_modules_a_call_that_trains_too_is_found(given: object) -> No
     net = nn.Linear(4, 4)
     with modes.guard(net, on_violation="collect") as guard:
         for training in (True, False, True, False):
-            outside(net, training=training, given=training if given == "mode" else given)  # type: ignore[arg-type]
+            outside(net, training=training, given=training if given == "mode" else given)
     assert [each.id for each in guard.findings] == ["dropout.active_in_eval"] * (given is None)
 
 
