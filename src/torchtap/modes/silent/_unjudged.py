@@ -52,6 +52,7 @@ class _Idle:
     """As they were when it was first judged."""
     followers_may: bool
     """Whether it may be in train mode where it follows what is trained."""
+    follows: bool = False
     said: bool = False
     steps: int = 0
     judged: int = 0
@@ -182,10 +183,15 @@ class Unjudged:
         if idle.judged < self._steps:
             idle.judged = self._steps
             idle.steps += 1
-            if idle.steps >= UNTRAINED and not idle.said and not self._follows(idle):
+            last = idle.steps == UNTRAINED
+            if last or (
+                idle.steps < UNTRAINED and not idle.steps & (idle.steps - 1)
+            ):  # seldom: it waits for a GPU
+                idle.follows = idle.follows or self._follows(idle)
+            if last and not idle.follows:
                 idle.said = True
                 yield idle.finding
-        if idle.steps > 0 and self._follows(idle):
+        if idle.follows:
             self._following[module] = True
 
     def _follows(self, idle: _Idle) -> bool:

@@ -20,12 +20,13 @@ from torchtap.modes._walk import all_parameters, named_modules, parameters
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._around import around
 from torchtap.modes.silent._rule import Rule
+from torchtap.modes.silent._unjudged import UNTRAINED
 from torchtap.modes.silent._weights import Weights
 
 _AT_A_STEP = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sighting:
     """One ran while its parameters were frozen."""
 
@@ -36,7 +37,8 @@ class _Sighting:
     version: int
     moves: bool
     """Whether they had been written to since the sighting before."""
-    once_is_enough: bool
+    again: bool
+    """Whether it has run in two steps; or once, with gradients, which is enough."""
 
 
 class BatchNormFrozen(Rule):
@@ -70,7 +72,7 @@ class BatchNormFrozen(Rule):
 
     def left(self) -> None:
         for module, seen in list(self._sighted.items()):
-            known = not seen.once_is_enough or module in self._told or seen.weights.moved()
+            known = not seen.again or module in self._told or seen.weights.moved()
             if not known and isinstance(module, _BatchNorm):
                 self._tell(module)
 
@@ -149,6 +151,9 @@ class BatchNormFrozen(Rule):
         A GAN freezes one net for the other's step, in turn; a momentum encoder follows what is trained.
         """
         seen = self._sighted.get(module)
+        if seen is not None and not torch.is_grad_enabled() and self._steps < seen.steps + UNTRAINED:
+            seen.again = seen.again or seen.steps < self._steps
+            return False  # it may follow seldom, and to look waits for a GPU
         if seen is not None and not seen.weights.moved():
             return seen.steps < self._steps
         once = seen is None and torch.is_grad_enabled()

@@ -112,6 +112,24 @@ def momentum_encoder_called_by_the_loop() -> modes.Guard:
 
 
 @right
+def target_that_is_copied_now_and_then() -> modes.Guard:
+    """By load_state_dict(), every third step."""
+    net = Siamese()
+    optimizer = sgd(net.query)
+    with watch(net) as guard:
+        for at in range(10):
+            net.train()
+            with torch.no_grad():
+                key = net.key(X)
+            optimizer.zero_grad()
+            (net.query(X) - key).square().mean().backward()
+            optimizer.step()
+            if at % 3 == 2:
+                net.key.load_state_dict(net.query.state_dict())
+    return guard
+
+
+@right
 def momentum_encoder_without_an_optimizer() -> modes.Guard:
     """Steps by hand."""
     net = Siamese()
