@@ -198,7 +198,9 @@ def stack_from(frame: FrameType | None) -> Stack:
             inside = len(lines)
         frame = frame.f_back
     # called without __call__, or from within an expression
-    while inside < len(lines) - 1 and (_is_models(lines[inside][0]) or lines[inside][0].co_name in _LED_OUT_OF):
+    while inside < len(lines) - 1 and (
+        _is_models(lines[inside][0]) or lines[inside][0].co_name in _LED_OUT_OF
+    ):
         inside += 1
     return Stack(tuple(lines[: inside + 1]), lines[users] if users > inside else None)
 

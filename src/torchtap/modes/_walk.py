@@ -76,3 +76,8 @@ def mode_of(module: nn.Module) -> bool | None:
 def joined(path: str, name: str) -> str:
     """The path of what is called `name` in the module at `path`; either may be empty: the model itself has no name."""
     return f"{path}.{name}" if path and name else path or name
+
+
+def all_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """As `model.parameters()`: each once, those of children too."""
+    return list({id(each): each for module in modules(model) for each in parameters(module)}.values())

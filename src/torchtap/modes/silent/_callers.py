@@ -13,6 +13,7 @@ from torch.optim.swa_utils import update_bn
 
 from torchtap.modes._frames import first_argument, outside_functional
 from torchtap.modes._observer import Ran
+from torchtap.modes._walk import modules
 from torchtap.modes._watched import Watched
 
 _TORCH = os.path.dirname(torch.__file__)  # noqa: PTH120  compared with co_filename, letter by letter
@@ -51,7 +52,7 @@ def callers(what: Ran, watched: Watched) -> Sequence[nn.Module]:
     return [
         module
         for model in watched.models
-        for module in model.modules()
+        for module in modules(model)
         if getattr(inspect.unwrap(getattr(type(module), code.co_name, len)), "__code__", None) is code
     ]
 

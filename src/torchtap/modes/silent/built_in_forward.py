@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Place, first_argument
 from torchtap.modes._observer import OBSERVER, Ran, RnnCall
+from torchtap.modes._walk import mode_of
 from torchtap.modes._watched import Watched
 from torchtap.modes.reach import unregistered
 from torchtap.modes.silent._around import Around, SomeInEval, around, direct_caller
@@ -42,14 +43,14 @@ class BuiltInForward(Rule):
             self._look(around(sys._getframe(1)))
 
     def _look(self, where: Around) -> None:
-        if not where.modules or not where.frames or not where.modules[0].training:
+        if not where.modules or not where.frames or mode_of(where.modules[0]) is False:
             return
         for inner, outer in zip(where.modules, where.modules[1:], strict=False):
             if self.watched.path(inner) is not None:
                 return  # part of a guarded model, or another rule's business
             path = self.watched.path(outer)
             if path is not None:
-                if not outer.training:
+                if mode_of(outer) is False:
                     self._found(inner, outer, path, where)
                 return
 

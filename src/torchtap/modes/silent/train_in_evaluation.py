@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from types import FrameType
 
 import torch
@@ -16,30 +15,15 @@ from torch.optim import Optimizer
 
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
-from torchtap.modes._frames import Stack, stack_from
+from torchtap.modes._frames import Place, Stack, stack_from
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall, Setter, next_serial
+from torchtap.modes._walk import mode_of, modules
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._callers import callers, part_of_training
 from torchtap.modes.silent._matters import SEEN_TO_RUN, counted, mode_matters, together, told
 from torchtap.modes.silent._rule import Rule
-from torchtap.modes.silent._training import trainable_ids, trained_by
-
-DRY_RUN = 8
-"""So many forwards without gradients before the first training step are taken to be a try: shapes, lazy modules."""
-
-
-UNTRAINED = 20
-"""After so many steps of others a model is taken to be one that no optimizer trains."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """What is to be said of a model if no step shows that it ran for the training of another one."""
-
-    finding: Finding
-    module: weakref.ref[nn.Module] | None = None
-    """The first that ran since the last step."""
-    steps: int = 0
+from torchtap.modes.silent._training import trained_by
+from torchtap.modes.silent._unjudged import LONG, Unjudged
 
 
 class TrainInEvaluation(Rule):
@@ -50,10 +34,8 @@ class TrainInEvaluation(Rule):
     mode while the model itself is in eval mode; forwards that belong to training (checkpointing, `update_bn`);
     functions called with a constant.
 
-    A few forwards before the first training step may be a dry run. They count if no training follows inside the guard.
-
-    Where several optimizers step, one forward without gradients before a step that trains another model is a part of
-    training: the fakes that a GAN's critic learns from. Not so for a model that no optimizer trains, such as a teacher.
+    Forwards before the first training step may be a dry run. They count if no training follows inside the guard. Those
+    after it are judged at the next one, as they may be a part of it: see `Unjudged`.
 
     One more is found with gradients: train() after eval(), a forward, and never a backward before the next eval().
     """
@@ -71,6 +53,8 @@ class TrainInEvaluation(Rule):
         self._known: tuple[weakref.ref[Optimizer] | None, int, bool] = (None, 0, False)
         """The optimizer that stepped last, its number of groups, and whether it trains a guarded model."""
         self._evals = ByModule[int]()
+        self._evals_alone = ByModule[bool]()
+        """Modules that eval() was called on."""
         self._ran_eval = 0
         self._evaluated_before = ByModule[bool]()
         """Modules set to train mode after an evaluation in eval mode."""
@@ -78,11 +62,9 @@ class TrainInEvaluation(Rule):
         self._dry = ByModule[tuple[int, Finding]]()
         """How often a module ran before the first step, and what is to be said of it then."""
         self._optimized = False
-        self._trained = ByModule[bool]()
-        """Models that an optimizer has trained."""
-        self._beside = ByModule[bool]()
-        """Models beside which another optimizer has trained something else."""
-        self._pending = ByModule[_Pending | None]()
+        self._unjudged = Unjudged(self.watched)
+        self._made = ByModule[tuple[int, Place | None, Finding]]()
+        """The last finding of each model, as it is the same from step to step."""
         self._back_in_train = False
         """Whether a train() came after an eval(), and no backward since."""
         self._unspent: tuple[weakref.ref[nn.Module], Stack, int] | None = None
@@ -96,20 +78,23 @@ class TrainInEvaluation(Rule):
             waiting = [dry for module, dry in self._dry.items() if self._root(module) is root]
             if waiting and not self._stepped:
                 self.watched.report(waiting[0][1])
-            pending = self._pending.get(root)
-            if pending is not None and (pending.module is not None or root not in self._trained):
-                self.watched.report(pending.finding)
+        self._report_all(self._unjudged.left())
         if sys.exc_info()[0] is None:  # else the backward may have been on its way
             self._report_unspent()
 
     def changed(self, module: nn.Module, change: ModeChange) -> None:
         if not change.setter.training:
             self._evals[module] = change.setter.serial
+            if change.setter.on() is module:
+                self._evals_alone[module] = True
             if self._unspent is not None and change.before:
                 self._report_unspent()
         else:
             self._back_in_train = self._back_in_train or (self._evals.get(module) or 0) > self._stepped
             self._evaluated_before[module] = self._ran_eval > (self._evals.get(module) or self._ran_eval)
+            by_itself = module in self._evals_alone and change.setter.on() is not module
+            if by_itself and not self._evaluated_before[module]:
+                self._unjudged.woke(module)
 
     def stepped(self, optimizer: Optimizer) -> None:
         self._optimized = True
@@ -117,39 +102,22 @@ class TrainInEvaluation(Rule):
         if known is None or known() is not optimizer or groups != len(optimizer.param_groups):
             trains = bool(trained_by(self.watched, optimizer))
             self._known = weakref.ref(optimizer), len(optimizer.param_groups), trains
-            self._note_optimizer(optimizer)
         if trains:
-            self._judge_pending(optimizer)
+            self._report_all(self._unjudged.stepped(optimizer))
             self._stepped = next_serial()
-
-    def _note_optimizer(self, optimizer: Optimizer) -> None:
-        trained = trained_by(self.watched, optimizer)
-        for root in self.watched.models:
-            (self._trained if any(each is root for each in trained) else self._beside)[root] = True
-
-    def _judge_pending(self, optimizer: Optimizer) -> None:
-        """A model ran once without gradients before this step."""
-        for root, pending in self._pending.items():
-            if pending is None:
-                continue
-            if any(each is root for each in trained_by(self.watched, optimizer)):
-                self._pending[root] = None
-                if pending.module is not None:
-                    self.watched.report(pending.finding)
-            elif root in self._trained:
-                self._pending[root] = None
-            else:
-                pending.module = None
-                pending.steps += 1
-                if pending.steps == UNTRAINED:
-                    self.watched.report(pending.finding)
 
     def backward(self, run: Backward) -> AbstractContextManager[object]:
         self._unspent = None
         self._back_in_train = False
-        if not self._optimized and not run.inputs and any(root.training for root in self.watched.models):
+        self._unjudged.backward(run)
+        if not self._optimized and not run.inputs and any(mode_of(root) for root in self.watched.models):
+            self._report_all(self._unjudged.stepped(None))
             self._stepped = next_serial()
         return nullcontext()
+
+    def _report_all(self, findings: Iterable[Finding | None]) -> None:
+        for finding in filter(None, findings):
+            self.watched.report(finding)
 
     def ran(self, what: Ran) -> None:
         if torch.is_grad_enabled():
@@ -172,46 +140,50 @@ class TrainInEvaluation(Rule):
             return
         rnn = call.module() if call.module is not None else None
         if isinstance(rnn, nn.RNNBase) and rnn.dropout > 0 and rnn.num_layers > 1:
-            self._judge(rnn, None, call.stack)
+            self._judge(rnn, sys._getframe(1), call.stack)
 
-    def _judge(self, module: nn.Module, frame: FrameType | None, stack: Stack | None) -> None:
+    def _judge(self, module: nn.Module, frame: FrameType, stack: Stack | None) -> None:
         root = self._root(module)
-        if root is None or not root.training or not module.training:
+        if root is None or mode_of(root) is False or mode_of(module) is False:
             return
         since = max(self._stepped, self._entered)
         if self._reported.get(root) == since:
             return
-        if frame is not None and part_of_training(frame):
+        if self._stepped and module in self._unjudged:
+            self._report_all(self._unjudged.again(module))
             return
+        if part_of_training(frame):
+            return
+        if not self._stepped:
+            self._unjudged.before_the_first_step(module, root, frame)
         stack = stack or stack_from(frame)
         if self._on_purpose(module, since, stack):
             return
         apart = self._in_eval_apart_from(root, since)
-        if self._stepped and apart is None and root in self._beside and trainable_ids(root):
-            pending = self._pending.get(root)
-            if pending is None:
-                pending = _Pending(self._finding(root, module, since, stack, None))
-                self._pending[root] = pending
-            elif pending.module is not None and pending.module() is module:  # twice without a step: no fakes
-                self._reported[root] = since
-                self.watched.report(pending.finding)
-            pending.module = pending.module or weakref.ref(module)
-            return
-        if self._stepped or apart is not None:
+        if apart is not None:
             self._reported[root] = since
             self.watched.report(self._finding(root, module, since, stack, apart))
-            return
-        count, finding = self._dry.get(module) or (0, self._finding(root, module, since, stack, None))
-        self._dry[module] = count + 1, finding
-        if count + 1 == DRY_RUN:
-            self._reported[root] = since
-            self.watched.report(finding)
+        elif self._stepped:
+            self._unjudged.add(module, root, frame, self._same_or_new(root, module, since, stack))
+        else:
+            count, finding = self._dry.get(module) or (0, self._same_or_new(root, module, since, stack))
+            self._dry[module] = count + 1, finding
+            if count + 1 == LONG:
+                self._reported[root] = since
+                self.watched.report(finding)
+
+    def _same_or_new(self, root: nn.Module, module: nn.Module, since: int, stack: Stack) -> Finding:
+        made, place = self._made.get(root), stack.caller
+        if made is None or made[:2] != (OBSERVER.version, place):
+            finding = self._finding(root, module, since, stack, None)
+            made = self._made[root] = OBSERVER.version, place, finding
+        return made[2]
 
     def _note_unspent(self, what: Ran) -> None:
         self._back_in_train = False
         for module in callers(what, self.watched):
             root = self._root(module)
-            if root is not None and root.training and not part_of_training(what.frame):
+            if root is not None and mode_of(root) and not part_of_training(what.frame):
                 self._unspent = weakref.ref(module), stack_from(what.frame), max(self._stepped, self._entered)
 
     def _report_unspent(self) -> None:
@@ -226,7 +198,7 @@ class TrainInEvaluation(Rule):
         if known is not None:
             return known()
         for root in self.watched.models:
-            if any(each is module for each in root.modules()):
+            if any(each is module for each in modules(root)):
                 self._roots[module] = weakref.ref(root)
                 return root
         return None
@@ -260,8 +232,8 @@ class TrainInEvaluation(Rule):
     ) -> Finding:
         active = [
             each
-            for each in root.modules()
-            if (each.training or graph)
+            for each in modules(root)
+            if (mode_of(each) or graph)
             and mode_matters(each)
             and (not isinstance(each, nn.RNNBase) or each.dropout > 0)
             and (not isinstance(module, SEEN_TO_RUN) or isinstance(each, SEEN_TO_RUN))

@@ -120,7 +120,7 @@ def test_c58_a_guard_around_a_prediction_alone():
 def test_c58_a_server_that_is_never_left():
     net = Net()
     with watch(net) as guard:
-        for _ in range(8):
+        for _ in range(1000):
             validate(net)
         assert found(guard) == FOUND
 
