@@ -51,7 +51,7 @@ def deep():
 @pytest.mark.parametrize("make", [Moody, frozen_by_jit, deep], ids=["property", "frozen", "deep"])
 def test_a_training_and_a_validation(make):
     model = nn.Sequential(nn.Linear(2, 2), make(), nn.BatchNorm1d(2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD([*model[0].parameters(), *model[2].parameters()], lr=0.1)
     with modes.guard(model, on_violation="collect") as guard:
         for _ in range(3):
             model(torch.randn(4, 2)).sum().backward()
