@@ -133,8 +133,17 @@ def how(setter: Setter, named: Named) -> str:
     if on is None:
         return f"{words[setter.by]} of a module that is gone"
     path = named.path(on)
-    name = type(on).__name__ if path is None else path or named.word(named.root(on))
+    name = type(on).__name__ if path is None else named.code(named.root(on), path)
     return f"{name}.{words[setter.by]}"
+
+
+def _word(root: nn.Module | None, setter: Setter | None, module: nn.Module | None, named: Named) -> str:
+    """What to call the model in a remedy: one that is not among the named ones by what is known of it."""
+    on = setter.on() if setter is not None else None
+    known = next((each for each in (on, module) if each is not None), None)
+    if root is not None or not named.models or known is None:
+        return named.word(root)
+    return type(known).__name__.lower()
 
 
 def _facts(
@@ -155,8 +164,8 @@ def _facts(
     return Facts(
         call=suspect.call,
         stopped=stopped,
-        model=named.word(root),
-        part=part,
+        model=_word(root, setter, module, named),
+        part=part and named.code(root, part),
         setter=setter,
         later=_later(module, suspect.call),
         fed_to=fed.to(suspect),

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from torchtap.modes._walk import named_modules
+from torchtap.modes._walk import joined, named_modules
 from torchtap.modes._watched import model_names
 
 
@@ -43,7 +43,11 @@ class Named:
 
     def word(self, root: nn.Module | None) -> str:
         """What to call a model in a remedy."""
-        return "model" if len(self.models) < 2 or root is None else type(root).__name__.lower()
+        return "model" if len(self.models) < 2 or root is None else self.name(root).lower()
+
+    def code(self, root: nn.Module | None, path: str) -> str:
+        """How code gets at what is at `path` in this model: `rnn`; of several models, `critic.rnn`."""
+        return joined("" if path and len(self.models) < 2 else self.word(root), path)
 
     def owner_of(self, node: Any) -> nn.Module | None:
         """The module whose parameters go into this node; None where that cannot be told."""

@@ -12,23 +12,29 @@ and is also a decorator of plain functions (`@eval_mode(model)`), a `TypeError` 
 would run when it has closed already. What they restore is what they found on entry: a module that is taken out of the
 model inside gets its mode back, one that is put in keeps the mode it has. A module that occurs twice is restored once.
 Modules in plain lists and dicts are not reached, as by `train()` and `eval()` themselves: use `nn.ModuleList`.
-A mode belongs to the module and not to a thread: another thread that runs the same model meanwhile sees it too.
+A mode belongs to the module and not to a thread: another thread that runs the same model meanwhile sees it too. Several
+may be open on a model, in whatever threads, and left in whatever order: after the last one it is as before the first.
 Wrappers (`DataParallel`, `DistributedDataParallel`, what `torch.compile` returns) may be given, or what is in them.
-Nothing here looks at tensors: any device, any dtype, meta too.
+Nothing here looks at tensors: any device, any dtype, meta too. A model of which a part is half made, as
+`super().__init__()` was not called, is a `TypeError` that names the part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from torchtap.modes._given import models_given, no_brackets
 from torchtap.modes._observer import OBSERVER, restoring
+from torchtap.modes._overlap import Kept, keeping
 from torchtap.modes._scope import Scope
 from torchtap.modes._torch import CudnnSwitch
+from torchtap.modes._walk import modules, named_modules
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -59,7 +65,7 @@ def eval_mode(model: Model, *more: nn.Module, inference: bool = False) -> Scope[
     >>> [module.training for module in model.modules()], torch.is_grad_enabled()
     ([True, True, True, False], True)
     """
-    models = _modules("eval_mode", model, *more)
+    models = models_given("eval_mode", model, *more)
 
     @contextmanager
     def scope() -> Iterator[Model]:
@@ -100,7 +106,7 @@ def preserve_modes(model: Model, *more: nn.Module) -> Scope[Model]:
     >>> [module.training for module in model.modules()]
     [True, True, False]
     """
-    models = _modules("preserve_modes", model, *more)
+    models = models_given("preserve_modes", model, *more)
 
     @contextmanager
     def scope() -> Iterator[Model]:
@@ -137,31 +143,27 @@ def differentiable_eval(model: Model, *more: nn.Module) -> Scope[Model]:
     >>> model.training, model[0].training, model[0].dropout
     (True, True, 0.5)
     """
-    models = _modules("differentiable_eval", model, *more)
+    models = models_given("differentiable_eval", model, *more)
 
     @contextmanager
     def scope() -> Iterator[Model]:
         for each in models:
             _refuse_fixed_modes(each)
-        everything = _all(models)
-        rnns = [module for module in everything if isinstance(module, nn.RNNBase)]
+        everything = modules(*models)
         # A subclass may have a module of that name, which is then in eval mode as all others are.
-        dropouts = [(rnn, rnn.dropout) for rnn in rnns if not isinstance(rnn.dropout, nn.Module)]
-        with _restored(models, by_train=False):
-            try:
-                for module in everything:
-                    _write(module, isinstance(module, nn.RNNBase))
-                for rnn, _ in dropouts:
-                    rnn.dropout = 0.0
-                yield model
-            finally:
-                for rnn, dropout in dropouts:
-                    rnn.dropout = dropout
+        rnns = [each for each in everything if isinstance(each, nn.RNNBase)]
+        numbers = [rnn for rnn in rnns if not isinstance(rnn.dropout, nn.Module)]
+        with _restored(models, by_train=False), keeping(partial(_dropouts, numbers), _write_dropouts):
+            for module in everything:
+                _write(module, isinstance(module, nn.RNNBase))
+            for rnn in numbers:
+                rnn.dropout = 0.0
+            yield model
 
     return Scope("differentiable_eval(...)", scope)
 
 
-def without_cudnn() -> Scope[None]:
+def without_cudnn(bare: None = None, /) -> Scope[None]:
     """Run forwards without cuDNN: gradients of RNNs in eval mode work then, and second derivatives.
 
     Sets `torch.backends.cudnn.enabled` to False inside and nothing else. `torch.backends.cudnn.flags(enabled=False)`
@@ -177,10 +179,14 @@ def without_cudnn() -> Scope[None]:
     MIOpen): slower on a GPU, by how much is not measured yet. So open it around the RNN's forward alone. On a CPU there
     is no cuDNN, and no cost. For first derivatives `differentiable_eval` keeps cuDNN.
 
+    `bare` is nothing: it is there so that `@without_cudnn` without brackets can be told.
+
     >>> with without_cudnn():
     ...     torch.backends.cudnn.enabled
     False
     """
+    if bare is not None:
+        raise no_brackets("without_cudnn", bare)
 
     @contextmanager
     def scope() -> Iterator[None]:
@@ -190,44 +196,59 @@ def without_cudnn() -> Scope[None]:
     return Scope("without_cudnn()", scope)
 
 
-def _modules(fix: str, *models: Any) -> tuple[nn.Module, ...]:
-    """The models, if that is what they are."""
-    for each in models:
-        if not isinstance(each, nn.Module):
-            hint = f". As a decorator: @{fix}(model)" if callable(each) else ""
-            raise TypeError(f"{fix}() takes an nn.Module, got {type(each).__name__}{hint}")
-    return models
-
-
-def _all(models: Iterable[nn.Module]) -> list[nn.Module]:
-    """Every module of these models once, parents before their children."""
-    return list({id(module): module for model in models for module in model.modules()}.values())
-
-
 _ABSENT = object()
+"""torch.jit.freeze takes the attribute away."""
+_UNREADABLE = object()
+"""A property of the user's own raises: what it would give back is not known, so it is left alone."""
 
 
-@contextmanager
-def _restored(models: tuple[nn.Module, ...], *, by_train: bool) -> Iterator[None]:
-    """Give every module that is there now its own mode back afterwards; `by_train`: see `eval_mode`."""
-    # torch.jit.freeze takes the attribute away.
-    before = [(module, getattr(module, "training", _ABSENT)) for module in _all(models)]
-    set_by = [(module, OBSERVER.last_change.get(module)) for module, _ in before] if OBSERVER.open else []
+def _read(module: nn.Module) -> object:
+    """Its `training`, whatever that is."""
     try:
-        yield
-    finally:
+        return getattr(module, "training", _ABSENT)
+    except Exception:
+        return _UNREADABLE
+
+
+def _restored(models: tuple[nn.Module, ...], *, by_train: bool) -> AbstractContextManager[None]:
+    """Give every module that is there now its own mode back afterwards; `by_train`: see `eval_mode`."""
+    return keeping(partial(_modes, models), partial(_write_modes, by_train=by_train))
+
+
+def _modes(models: tuple[nn.Module, ...]) -> Kept:
+    """Each module's mode, and who set it."""
+    who = OBSERVER.last_change.get if OBSERVER.open else _nobody
+    return {(id(each), "training"): (each, (_read(each), who(each))) for each in modules(*models)}
+
+
+def _nobody(_: nn.Module) -> None:
+    return None
+
+
+def _write_modes(kept: Kept, *, by_train: bool) -> None:
+    try:
         with restoring():
-            _restore(before, by_train=by_train)
-        for module, change in set_by:
+            _restore([(module, training) for module, (training, _) in kept.values()], by_train=by_train)
+    finally:
+        for module, (_, change) in kept.values():
             if change is not None:
                 OBSERVER.last_change[module] = change  # who set the mode that is back
+
+
+def _dropouts(rnns: Iterable[nn.RNNBase]) -> Kept:
+    return {(id(rnn), "dropout"): (rnn, rnn.dropout) for rnn in rnns}
+
+
+def _write_dropouts(kept: Kept) -> None:
+    for rnn, dropout in kept.values():
+        rnn.dropout = dropout
 
 
 def _restore(before: list[tuple[nn.Module, object]], *, by_train: bool) -> None:
     try:
         for module, training in before if by_train else ():
             overridden = type(module).train is not nn.Module.train or "train" in vars(module)
-            if overridden and getattr(module, "training", _ABSENT) != training:
+            if overridden and training is not _UNREADABLE and _read(module) != training:
                 with suppress(NotImplementedError):  # torch.export's refuse, so there is nothing to undo
                     module.train(bool(training))  # and all below it, which come later here
     finally:
@@ -239,7 +260,7 @@ def _write(module: nn.Module, training: object) -> None:
     """Set the mode of this one module, where it is not that already."""
     if training is _ABSENT:
         vars(module).pop("training", None)
-    elif getattr(module, "training", _ABSENT) is not training:
+    elif training is not _UNREADABLE and _read(module) is not training:
         module.training = training  # type: ignore[assignment]
 
 
@@ -249,7 +270,7 @@ _RNN_OPERATORS = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
 
 def _refuse_fixed_modes(model: nn.Module) -> None:
     """Raise `TypeError` where a mode is part of compiled code: the innermost such module is named."""
-    for name, module in reversed(list(model.named_modules())):
+    for module in reversed(modules(model)):
         if isinstance(module, torch.jit.ScriptModule) and (kind := _compiled_rnn(module)):
             made = f"a scripted {kind}: its dropout cannot be changed any more"
             remedy = "Use the model as it was before torch.jit"
@@ -258,6 +279,7 @@ def _refuse_fixed_modes(model: nn.Module) -> None:
             remedy = "Use the model as it was before torch.export"
         else:
             continue
+        name = next(path for path, each in named_modules(model) if each is module)
         raise TypeError(f"differentiable_eval(): {name or 'the model itself'} is {made}. {remedy}")
 
 

@@ -12,7 +12,7 @@ import asyncio
 import doctest
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -364,22 +364,6 @@ def test_decorated_coroutines_run_inside() -> None:
 
     assert asyncio.run(name_later()) == "CudnnRnnBackward0"
     assert redirections() == []
-
-
-def test_what_it_cannot_decorate_is_refused() -> None:
-    def in_pieces() -> Iterator[str]:
-        yield node_name()
-
-    async def in_pieces_later() -> AsyncIterator[str]:
-        yield node_name()
-
-    for function in (in_pieces, in_pieces_later):
-        with pytest.raises(TypeError, match=rf"cannot decorate the generator {function.__name__}\(\)"):
-            modes.emulate_cudnn()(function)
-    wrong: list[Any] = [Net, "not a function"]
-    for each in wrong:
-        with pytest.raises(TypeError, match=r"emulate_cudnn\(\) decorates a function"):
-            modes.emulate_cudnn()(each)
 
 
 def test_one_object_may_be_entered_again_and_inside_itself() -> None:
