@@ -12,8 +12,7 @@ and is also a decorator of plain functions (`@eval_mode(model)`), a `TypeError` 
 would run when it has closed already. What they restore is what they found on entry: a module that is taken out of the
 model inside gets its mode back, one that is put in keeps the mode it has. A module that occurs twice is restored once.
 Modules in plain lists and dicts are not reached, as by `train()` and `eval()` themselves: use `nn.ModuleList`.
-A mode belongs to the module and not to a thread: another thread that runs the same model meanwhile sees it too. Several
-may be open on a model, in whatever threads, and left in whatever order: after the last one it is as before the first.
+A mode belongs to the module and not to a thread: another thread that runs the same model meanwhile sees it too.
 Wrappers (`DataParallel`, `DistributedDataParallel`, what `torch.compile` returns) may be given, or what is in them.
 Nothing here looks at tensors: any device, any dtype, meta too. A model of which a part is half made, as
 `super().__init__()` was not called, is a `TypeError` that names the part.
@@ -21,9 +20,8 @@ Nothing here looks at tensors: any device, any dtype, meta too. A model of which
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
@@ -31,7 +29,6 @@ from torch import nn
 
 from torchtap.modes._given import models_given, no_brackets
 from torchtap.modes._observer import OBSERVER, restoring
-from torchtap.modes._overlap import Kept, keeping
 from torchtap.modes._scope import Scope
 from torchtap.modes._torch import CudnnSwitch
 from torchtap.modes._walk import modules, named_modules
@@ -150,15 +147,19 @@ def differentiable_eval(model: Model, *more: nn.Module) -> Scope[Model]:
         for each in models:
             _refuse_fixed_modes(each)
         everything = modules(*models)
+        rnns = [module for module in everything if isinstance(module, nn.RNNBase)]
         # A subclass may have a module of that name, which is then in eval mode as all others are.
-        rnns = [each for each in everything if isinstance(each, nn.RNNBase)]
-        numbers = [rnn for rnn in rnns if not isinstance(rnn.dropout, nn.Module)]
-        with _restored(models, by_train=False), keeping(partial(_dropouts, numbers), _write_dropouts):
-            for module in everything:
-                _write(module, isinstance(module, nn.RNNBase))
-            for rnn in numbers:
-                rnn.dropout = 0.0
-            yield model
+        dropouts = [(rnn, rnn.dropout) for rnn in rnns if not isinstance(rnn.dropout, nn.Module)]
+        with _restored(models, by_train=False):
+            try:
+                for module in everything:
+                    _write(module, isinstance(module, nn.RNNBase))
+                for rnn, _ in dropouts:
+                    rnn.dropout = 0.0
+                yield model
+            finally:
+                for rnn, dropout in dropouts:
+                    rnn.dropout = dropout
 
     return Scope("differentiable_eval(...)", scope)
 
@@ -210,38 +211,19 @@ def _read(module: nn.Module) -> object:
         return _UNREADABLE
 
 
-def _restored(models: tuple[nn.Module, ...], *, by_train: bool) -> AbstractContextManager[None]:
+@contextmanager
+def _restored(models: tuple[nn.Module, ...], *, by_train: bool) -> Iterator[None]:
     """Give every module that is there now its own mode back afterwards; `by_train`: see `eval_mode`."""
-    return keeping(partial(_modes, models), partial(_write_modes, by_train=by_train))
-
-
-def _modes(models: tuple[nn.Module, ...]) -> Kept:
-    """Each module's mode, and who set it."""
-    who = OBSERVER.last_change.get if OBSERVER.open else _nobody
-    return {(id(each), "training"): (each, (_read(each), who(each))) for each in modules(*models)}
-
-
-def _nobody(_: nn.Module) -> None:
-    return None
-
-
-def _write_modes(kept: Kept, *, by_train: bool) -> None:
+    before = [(module, _read(module)) for module in modules(*models)]
+    set_by = [(module, OBSERVER.last_change.get(module)) for module, _ in before] if OBSERVER.open else []
     try:
-        with restoring():
-            _restore([(module, training) for module, (training, _) in kept.values()], by_train=by_train)
+        yield
     finally:
-        for module, (_, change) in kept.values():
+        with restoring():
+            _restore(before, by_train=by_train)
+        for module, change in set_by:
             if change is not None:
                 OBSERVER.last_change[module] = change  # who set the mode that is back
-
-
-def _dropouts(rnns: Iterable[nn.RNNBase]) -> Kept:
-    return {(id(rnn), "dropout"): (rnn, rnn.dropout) for rnn in rnns}
-
-
-def _write_dropouts(kept: Kept) -> None:
-    for rnn, dropout in kept.values():
-        rnn.dropout = dropout
 
 
 def _restore(before: list[tuple[nn.Module, object]], *, by_train: bool) -> None:
@@ -270,7 +252,7 @@ _RNN_OPERATORS = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
 
 def _refuse_fixed_modes(model: nn.Module) -> None:
     """Raise `TypeError` where a mode is part of compiled code: the innermost such module is named."""
-    for module in reversed(modules(model)):
+    for name, module in reversed(list(named_modules(model))):
         if isinstance(module, torch.jit.ScriptModule) and (kind := _compiled_rnn(module)):
             made = f"a scripted {kind}: its dropout cannot be changed any more"
             remedy = "Use the model as it was before torch.jit"
@@ -279,7 +261,6 @@ def _refuse_fixed_modes(model: nn.Module) -> None:
             remedy = "Use the model as it was before torch.export"
         else:
             continue
-        name = next(path for path, each in named_modules(model) if each is module)
         raise TypeError(f"differentiable_eval(): {name or 'the model itself'} is {made}. {remedy}")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -193,44 +191,6 @@ def test_every_fix_restores_after_an_exception_when_nested_and_entered_again(fix
     assert state_of(net) == before
     with scope:
         assert state_of(net) == inside
-    assert state_of(net) == before
-
-
-@every_fix
-@pytest.mark.parametrize("other", FIXES.values(), ids=FIXES)
-def test_fixes_left_in_another_order_than_entered_give_back_what_was_there_first(
-    fix: Fix, other: Fix
-) -> None:
-    """As threads do; the one that is still open keeps its modes meanwhile."""
-    net, _ = a_reader()
-    before = state_of(mixed(net))
-    first, second = fix(net), other(net)
-    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
-        one.submit(first.__enter__).result()
-        two.submit(second.__enter__).result()
-        inside = [module.training for module in net.modules()]
-        one.submit(first.__exit__, None, None, None).result()
-        assert [module.training for module in net.modules()] == inside
-        two.submit(second.__exit__, None, None, None).result()
-    assert state_of(net) == before
-
-
-@every_fix
-def test_threads_that_use_one_fix_at_once_give_back_what_was_there_first(fix: Fix) -> None:
-    net, _ = a_reader()
-    before = state_of(mixed(net))
-    scope = fix(net)
-
-    def validate() -> None:
-        for _ in range(20):
-            with scope:
-                time.sleep(0.0005)
-
-    threads = [threading.Thread(target=validate) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
     assert state_of(net) == before
 
 
