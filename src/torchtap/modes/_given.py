@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
-from torchtap.modes._walk import is_made, named_modules
+from torchtap.modes._walk import is_made, modules, named_modules
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -28,14 +28,14 @@ def models_given(door: str, *models: Any) -> tuple[nn.Module, ...]:
     for each in models:
         if not isinstance(each, nn.Module):
             raise TypeError(f"{door}() takes nn.Modules, got {named(each)}{_hint(door, each)}")
-    for each in models:
-        for path, module in named_modules(each):
-            if not is_made(module):
-                where = f"{path} ({type(module).__name__})" if path else f"the {type(module).__name__} itself"
-                raise TypeError(
-                    f"{door}() was given a model that is half made: {where} has no register of modules. "
-                    f"Call super().__init__() first in {type(module).__name__}.__init__"
-                )
+    for module in modules(*models):
+        if not is_made(module):
+            path = next(path for each in models for path, part in named_modules(each) if part is module)
+            where = f"{path} ({type(module).__name__})" if path else f"the {type(module).__name__} itself"
+            raise TypeError(
+                f"{door}() was given a model that is half made: {where} has no register of modules. "
+                f"Call super().__init__() first in {type(module).__name__}.__init__"
+            )
     return tuple({id(each): each for each in models}.values())
 
 

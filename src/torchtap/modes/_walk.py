@@ -25,8 +25,20 @@ def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def modules(*models: nn.Module) -> list[nn.Module]:
-    """Every module of these models once, parents before their children."""
-    return list({id(module): module for model in models for _, module in named_modules(model)}.values())
+    """Every module of these models once, parents before their children: the same walk, several times as fast."""
+    found: dict[int, nn.Module] = {}
+    todo = list(reversed(models))
+    while todo:
+        module = todo.pop()
+        if id(module) not in found:
+            found[id(module)] = module
+            try:
+                registered = module._modules
+            except AttributeError:
+                continue
+            if registered:
+                todo += [each for each in reversed(list(registered.values())) if isinstance(each, nn.Module)]
+    return list(found.values())
 
 
 def children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
