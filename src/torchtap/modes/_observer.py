@@ -258,7 +258,7 @@ class Observer:
                 replica_of = module.__dict__.get("_all_weights")
             else:
                 number = self._counts[module] = (self._counts.get(module) or 0) + 1
-                change = self.last_change.get(module)
+                change = self.last_change.get(module) or self.last_write.get(module)
                 if change is not None and change.setter.training != training:
                     change = None  # set since then where nobody could see it, as in module.__dict__
         tensors = [each for each in outputs if isinstance(each, Tensor)]
