@@ -1,53 +1,52 @@
-"""Fixes that are open at the same time and left in another order than they were entered: by threads, generators, tasks.
-
-What one of them finds on entry is what another one has set. Left before that one, it would put the model's own values
-back too early, and the other one afterwards what is nobody's. So who leaves first hands on what it would put back.
-"""
+"""Contexts that change the same modules, left in another order than entered: from two threads, or two coroutines."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Collection
+from typing import Generic, TypeVar
 
-from torch import nn
+Value = TypeVar("Value")
 
-Kept = dict[tuple[int, str], tuple[nn.Module, Any]]
-"""By a module's id and the name of what is kept of it: the module, and what to put back."""
+LOCK = threading.RLock()
+"""Held while a context looks at its modules and changes them, and while it puts them back; not in between.
 
-_lock = (
-    threading.RLock()
-)  # over reading and putting back too, so that nobody reads what is about to be put back
-_open: list[Kept] = []  # in the order of entry
+One for all, and one that its own thread may take again: an overridden train() may open a fix of its own.
+"""
 
 
-@contextmanager
-def keeping(read: Callable[[], Kept], put_back: Callable[[Kept], None]) -> Iterator[None]:
-    """`read` on entry; on leaving `put_back` that of it which nobody keeps who came later and is still open.
+class Overlap(Generic[Value]):
+    """What the open contexts found, each by the `id()` of its modules, which live as long as the context is open.
 
-    >>> relu, now = nn.ReLU(), ["train"]
-    >>> read = lambda: {(id(relu), "mode"): (relu, now[0])}
-    >>> write = lambda kept: now.extend(value for _, value in kept.values())
-    >>> first, second = keeping(read, write), keeping(read, write)
-    >>> first.__enter__()
-    >>> now[0] = "eval"
-    >>> second.__enter__()
-    >>> first.__exit__(None, None, None), now
-    (False, ['eval'])
-    >>> second.__exit__(None, None, None), now
-    (False, ['eval', 'train'])
+    The last one of a module puts back what it found. One that is left before has its finds handed on to the next that
+    uses the module, so that in whatever order they are left, the module is in the end as it was at first.
+
+    >>> dropouts = Overlap()
+    >>> first, second = {1: 0.5, 2: 0.1}, {1: 0.0}
+    >>> dropouts.entered(first), dropouts.entered(second)
+    (None, None)
+    >>> dropouts.left(first), second
+    ({1}, {1: 0.5})
+    >>> dropouts.left(second)
+    set()
     """
-    with _lock:
-        kept = read()
-        _open.append(kept)
-    try:
-        yield
-    finally:
-        with _lock:
-            position = next(index for index, each in enumerate(_open) if each is kept)
-            del _open[position]
-            for later in _open[position:]:
-                for key in kept.keys() & later.keys():
-                    later[key] = kept.pop(key)
-            put_back(kept)
+
+    def __init__(self) -> None:
+        self._open: list[dict[int, Value]] = []
+
+    def entered(self, found: dict[int, Value]) -> None:
+        """A context has found this."""
+        self._open.append(found)
+
+    def left(self, found: dict[int, Value]) -> Collection[int]:
+        """It is left: which of its modules it must not touch, as another one that was opened later has them now."""
+        place = next(number for number, each in enumerate(self._open) if each is found)
+        later = self._open[place + 1 :]
+        del self._open[place]
+        handed = set()
+        for key, value in found.items() if later else ():
+            heir = next((each for each in later if key in each), None)
+            if heir is not None:
+                heir[key] = value
+                handed.add(key)
+        return handed

@@ -12,8 +12,9 @@ and is also a decorator of plain functions (`@eval_mode(model)`), a `TypeError` 
 would run when it has closed already. What they restore is what they found on entry: a module that is taken out of the
 model inside gets its mode back, one that is put in keeps the mode it has. A module that occurs twice is restored once.
 Modules in plain lists and dicts are not reached, as by `train()` and `eval()` themselves: use `nn.ModuleList`.
-A mode belongs to the module and not to a thread: another thread that runs the same model meanwhile sees it too. Several
-may be open on a model, in whatever threads, and left in whatever order: after the last one it is as before the first.
+A mode belongs to the module and not to a thread: another thread that runs the same model meanwhile sees it too.
+Several may be open on the same modules in several threads or coroutines: in whatever order they are left, each module
+is in the end what it was before the first.
 Wrappers (`DataParallel`, `DistributedDataParallel`, what `torch.compile` returns) may be given, or what is in them.
 Nothing here looks at tensors: any device, any dtype, meta too. A model of which a part is half made, as
 `super().__init__()` was not called, is a `TypeError` that names the part.
@@ -21,17 +22,16 @@ Nothing here looks at tensors: any device, any dtype, meta too. A model of which
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from torchtap.modes._given import models_given, no_brackets
-from torchtap.modes._observer import OBSERVER, restoring
-from torchtap.modes._overlap import Kept, keeping
+from torchtap.modes._observer import OBSERVER, ModeChange, restoring
+from torchtap.modes._overlap import LOCK, Overlap
 from torchtap.modes._scope import Scope
 from torchtap.modes._torch import CudnnSwitch
 from torchtap.modes._walk import modules, named_modules
@@ -69,12 +69,14 @@ def eval_mode(model: Model, *more: nn.Module, inference: bool = False) -> Scope[
 
     @contextmanager
     def scope() -> Iterator[Model]:
-        with _restored(models, by_train=True):
-            for each in models:
-                try:
-                    each.eval()
-                except NotImplementedError as error:
-                    raise NotImplementedError(_EXPORTED.format(error)) from error
+        with ExitStack() as stack:
+            with LOCK:
+                stack.enter_context(_restored(models, by_train=True))
+                for each in models:
+                    try:
+                        each.eval()
+                    except NotImplementedError as error:
+                        raise NotImplementedError(_EXPORTED.format(error)) from error
             with torch.inference_mode() if inference else torch.no_grad():
                 yield model
 
@@ -110,7 +112,9 @@ def preserve_modes(model: Model, *more: nn.Module) -> Scope[Model]:
 
     @contextmanager
     def scope() -> Iterator[Model]:
-        with _restored(models, by_train=True):
+        with ExitStack() as stack:
+            with LOCK:
+                stack.enter_context(_restored(models, by_train=True))
             yield model
 
     return Scope("preserve_modes(...)", scope)
@@ -130,7 +134,7 @@ def differentiable_eval(model: Model, *more: nn.Module) -> Scope[Model]:
     themselves when `rnn.training` is set. Second derivatives: see `without_cudnn`.
 
     Cost: cuDNN's reserve memory for each RNN call, as in training, and no time in the RNN. Entering and leaving takes
-    about 1.2 times as long as `model.eval()` and `model.train()`. Under `torch.no_grad()` nothing is gained: use
+    about 1.25 times as long as `model.eval()` and `model.train()`. Under `torch.no_grad()` nothing is gained: use
     `eval_mode` there.
 
     Raises `TypeError` for what is not an `nn.Module`, and where the mode cannot be changed any more: RNNs compiled by
@@ -150,14 +154,15 @@ def differentiable_eval(model: Model, *more: nn.Module) -> Scope[Model]:
         for each in models:
             _refuse_fixed_modes(each)
         everything = modules(*models)
+        rnns = [module for module in everything if isinstance(module, nn.RNNBase)]
         # A subclass may have a module of that name, which is then in eval mode as all others are.
-        rnns = [each for each in everything if isinstance(each, nn.RNNBase)]
-        numbers = [rnn for rnn in rnns if not isinstance(rnn.dropout, nn.Module)]
-        with _restored(models, by_train=False), keeping(partial(_dropouts, numbers), _write_dropouts):
-            for module in everything:
-                _write(module, isinstance(module, nn.RNNBase))
-            for rnn in numbers:
-                rnn.dropout = 0.0
+        dropping = [rnn for rnn in rnns if not isinstance(rnn.dropout, nn.Module)]
+        with ExitStack() as stack:
+            with LOCK:
+                stack.enter_context(_restored(models, by_train=False))
+                stack.enter_context(_without_dropout(dropping))
+                for module in everything:
+                    _write(module, isinstance(module, nn.RNNBase))
             yield model
 
     return Scope("differentiable_eval(...)", scope)
@@ -210,38 +215,53 @@ def _read(module: nn.Module) -> object:
         return _UNREADABLE
 
 
-def _restored(models: tuple[nn.Module, ...], *, by_train: bool) -> AbstractContextManager[None]:
-    """Give every module that is there now its own mode back afterwards; `by_train`: see `eval_mode`."""
-    return keeping(partial(_modes, models), partial(_write_modes, by_train=by_train))
+@contextmanager
+def _restored(models: tuple[nn.Module, ...], *, by_train: bool) -> Iterator[None]:
+    """Give every module that is there now its own mode back afterwards; `by_train`: see `eval_mode`.
 
-
-def _modes(models: tuple[nn.Module, ...]) -> Kept:
-    """Each module's mode, and who set it."""
-    who = OBSERVER.last_change.get if OBSERVER.open else _nobody
-    return {(id(each), "training"): (each, (_read(each), who(each))) for each in modules(*models)}
-
-
-def _nobody(_: nn.Module) -> None:
-    return None
-
-
-def _write_modes(kept: Kept, *, by_train: bool) -> None:
+    Entered under the lock, together with what changes the modes.
+    """
+    before = [(module, _read(module)) for module in modules(*models)]
+    watched = OBSERVER.open
+    found = {id(each): (mode, OBSERVER.who_set(each) if watched else None) for each, mode in before}
+    _MODES.entered(found)
     try:
-        with restoring():
-            _restore([(module, training) for module, (training, _) in kept.values()], by_train=by_train)
+        yield
     finally:
-        for module, (_, change) in kept.values():
-            if change is not None:
-                OBSERVER.last_change[module] = change  # who set the mode that is back
+        with LOCK:
+            handed = _MODES.left(found)
+            back = [(each, found[id(each)][0]) for each, _ in before]
+            if handed:  # an overridden train() of those above may reach them
+                back = [(each, _read(each) if id(each) in handed else mode) for each, mode in back]
+            try:
+                with restoring():
+                    _restore(back, by_train=by_train)
+            finally:
+                for module, _ in back if OBSERVER.open else ():
+                    who = found[id(module)][1]
+                    if who is not None and id(module) not in handed:
+                        OBSERVER.is_back(module, *who)
 
 
-def _dropouts(rnns: Iterable[nn.RNNBase]) -> Kept:
-    return {(id(rnn), "dropout"): (rnn, rnn.dropout) for rnn in rnns}
+_MODES: Overlap[tuple[object, tuple[ModeChange | None, ModeChange | None] | None]] = Overlap()
+"""Each module's mode, and who had set it, where somebody watched."""
+_DROPOUTS: Overlap[float] = Overlap()
 
 
-def _write_dropouts(kept: Kept) -> None:
-    for rnn, dropout in kept.values():
-        rnn.dropout = dropout
+@contextmanager
+def _without_dropout(rnns: list[nn.RNNBase]) -> Iterator[None]:
+    found = {id(rnn): rnn.dropout for rnn in rnns}
+    _DROPOUTS.entered(found)
+    try:
+        for rnn in rnns:
+            rnn.dropout = 0.0
+        yield
+    finally:
+        with LOCK:
+            handed = _DROPOUTS.left(found)
+            for rnn in rnns:
+                if id(rnn) not in handed:
+                    rnn.dropout = found[id(rnn)]
 
 
 def _restore(before: list[tuple[nn.Module, object]], *, by_train: bool) -> None:

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from torchtap.modes import _changes
 from torchtap.modes._blame import blame
+from torchtap.modes._by_module import ByModule
 from torchtap.modes._changes import RecordedChange
 from torchtap.modes._doors import GUARD, RNN, opened
 from torchtap.modes._findings import CallFinding, Finding, Severity
@@ -24,6 +25,7 @@ from torchtap.modes._given import Function, decorated, models_given
 from torchtap.modes._graph import nodes
 from torchtap.modes._observer import OBSERVER, Backward, Listener, ModeChange, Ran, RnnCall
 from torchtap.modes._refusal import explained, is_explained, is_refusal, refusal, refused_call
+from torchtap.modes._walk import named_modules
 from torchtap.modes._warn import ModeWarning, warn
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent import RULES
@@ -54,6 +56,7 @@ class Guard(Listener):
         self._on_step = _overriding(self._rules, "stepped")
         self._findings: dict[tuple[str, str, str | None], Finding] = {}
         self._changes: deque[RecordedChange] = deque(maxlen=_KEPT_CHANGES)
+        self._known = ByModule[ModeChange]()  # who had set the modes when it was left
         self._runs: list[_Explaining] = []  # of autograd, in whatever threads
         self._inside = 0  # so often entered and not yet left, in whatever thread
         self._entering = threading.RLock()
@@ -133,6 +136,8 @@ class Guard(Listener):
             )
         with ExitStack() as stack:
             stack.enter_context(opened(RNN, GUARD))
+            OBSERVER.recall(self._known)
+            stack.callback(self._remember)
             self._watched.entered()
             for rule in self._rules:
                 rule.entered()
@@ -140,6 +145,12 @@ class Guard(Listener):
             OBSERVER.listen(self)
             stack.callback(OBSERVER.unlisten, self)
             return stack.pop_all()
+
+    def _remember(self) -> None:
+        """The observer forgets when nobody watches, and this guard may be entered again: once an epoch."""
+        self._known = OBSERVER.known(
+            each for model in self._watched.models for _, each in named_modules(model)
+        )
 
     def changed(self, module: nn.Module, change: ModeChange) -> None:
         """After a write to `training`."""

@@ -705,6 +705,32 @@ def test_the_same_guard_can_be_entered_twice() -> None:
     forward_and_backward(net)
 
 
+@pytest.mark.parametrize("again", [True, False], ids=["once an epoch", "around all"])
+def test_the_eval_that_made_the_change_is_named_in_an_epoch_after(again: bool) -> None:
+    """Not one that found eval mode already; and the guard knows what it saw before it was entered again."""
+    net = Tagger()
+    guard = modes.guard(net, on_violation="collect")
+
+    def validate() -> None:
+        net.eval()  # the change
+        net.eval()  # once more
+
+    with nullcontext() if again else guard:
+        for _ in range(2):
+            with guard if again else nullcontext():
+                forward_and_backward(net)
+                validate()
+    (finding,) = guard.findings
+    assert isinstance(finding, CallFinding)
+    assert "set by model.eval() at " in finding.seen
+    assert "in validate(), with modes.eval_mode(model)" in finding.remedy
+    assert set(re.findall(r":(\d+)", finding.set_by or "")) == {str(line_in(validate) + 1)}
+
+
+def line_in(function: Callable[..., object]) -> int:
+    return inspect.getsourcelines(function)[1]
+
+
 def test_a_decorated_function_may_recur() -> None:
     net = Tagger().eval()
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from torchtap.modes._observer import Setter
+from torchtap.modes._observer import Setter, code
 from torchtap.modes._walk import children, modules
 from torchtap.modes.kinds import what_mode_changes
 
@@ -85,6 +85,5 @@ def told(setter: Setter) -> str:
     """Such as "`model.eval()` at train.py:31"."""
     place = setter.stack.here
     if place is None:
-        return f"{setter.by}() in code that cannot be named"
-    how = f"training = {setter.training}" if setter.by == "write" else f"{setter.by}()"
-    return f"{how} at {place}"
+        return f"{code(setter.by, setter.training)} in code that cannot be named"
+    return f"{code(setter.by, setter.training)} at {place}"

@@ -66,8 +66,9 @@ class BatchNormFrozen(Rule):
         self._sighted = ByModule[_Sighting]()
 
     def changed(self, module: nn.Module, change: ModeChange) -> None:
-        """Remember who had put it in eval mode."""
-        if not change.setter.training and isinstance(module, _BatchNorm):
+        """Remember who had put it in eval mode; an eval() of the model that finds it there already did not."""
+        did = change.before is not False or change.setter.on() is module
+        if did and not change.setter.training and isinstance(module, _BatchNorm):
             self._evals[module] = change.setter
 
     def left(self) -> None:
@@ -121,7 +122,7 @@ class BatchNormFrozen(Rule):
 
     def _was_undone(self, module: _BatchNorm) -> bool:
         """Whether somebody had put this very module in eval mode, and train() on more than it undid that."""
-        change = OBSERVER.last_change.get(module)
+        change = OBSERVER.last_write.get(module)
         if change is None or not change.setter.training or change.setter.on() is module:
             return False
         was = self._evals.get(module)
@@ -237,7 +238,7 @@ def _is_within_training(frame: FrameType) -> bool:
 
 
 def _on_purpose(module: _BatchNorm) -> bool:
-    change = OBSERVER.last_change.get(module)
+    change = OBSERVER.last_write.get(module)
     if change is None or change.setter.restores:
         return False
     return change.setter.training and change.setter.on() is module

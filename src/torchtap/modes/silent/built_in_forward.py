@@ -78,7 +78,7 @@ def _site(frames: list[FrameType], module: nn.Module) -> FrameType:
 
 def _set_there(module: nn.Module, site: FrameType) -> bool:
     """Whether the function that calls the module calls its train() first, on purpose: dropout for many samples."""
-    change = OBSERVER.last_change.get(module)
+    change = OBSERVER.last_write.get(module)
     here = change.setter.stack.here if change is not None else None
     return here is not None and here.code is site.f_code
 

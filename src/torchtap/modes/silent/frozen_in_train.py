@@ -80,7 +80,7 @@ class FrozenInTrain(Rule):
                 severity=Severity.WARN,
                 where=self.watched.path(model) or "",
                 seen=f"{counted(active)} in train mode at the training step at {here}{moving}",
-                cause=f"{told(OBSERVER.last_change[model].setter)} sets this model too, which does not train",
+                cause=f"{told(OBSERVER.last_write[model].setter)} sets this model too, which does not train",
                 remedy="eval() on this model after it, or leave it out there",
             )
         )
@@ -92,5 +92,5 @@ def _frozen(model: nn.Module) -> bool:
 
 
 def _line(model: nn.Module) -> object:
-    change = OBSERVER.last_change.get(model)
+    change = OBSERVER.last_write.get(model)
     return change.setter.stack.here if change is not None else None

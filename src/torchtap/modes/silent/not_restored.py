@@ -61,6 +61,8 @@ class NotRestored(Rule):
         self._before = ByModule[bool | None]()
         """Modes at the last step, or at entry: kept when the guard is left, for the next time."""
         self._has_stepped = ByModule[bool]()
+        self._evaluated = ByModule[int]()
+        """Serial number of each module's last forward in eval mode, without gradients, since the modes changed."""
         self._lines = ByModule[set[tuple[object, int]]]()
         """Of each model, the lines whose backward() trained it in train mode."""
         self._forget()
@@ -75,9 +77,7 @@ class NotRestored(Rule):
         """Of the models: a sign that they are being trained, outside the guard."""
         self._entered_at: Place | None = None
         self._ran_eval = 0
-        """Serial number of the last forward in eval mode, with gradients."""
-        self._evaluated = ByModule[int]()
-        """And of each module's without, since the modes changed."""
+        """Serial number of the last forward in eval mode, with gradients; without: `_evaluated`."""
         self._version = -1  # of the modes at the last step
         self._seen_to_run = False
         """Whether forwards are seen at all. They are not in code that torch.compile has made."""
@@ -288,7 +288,7 @@ def _whole(part: _Part, model: nn.Module) -> bool:
     """Whether the line that set this part set the model itself too."""
     if mode_of(model):
         return False
-    change = OBSERVER.last_change.get(model)
+    change = OBSERVER.last_change.get(model) or OBSERVER.last_write.get(model)
     if part.change is None or change is None:
         return part.change is None
     return change.setter.stack.here == part.change.setter.stack.here

@@ -150,7 +150,8 @@ class RanksDiffer(Rule):
         return "".join("1" if mode_of(module) else "0" for module in self._modules())
 
     def _line(self) -> str:
-        changes: Any = (OBSERVER.last_change.get(module) for module in self._modules())
+        kept = OBSERVER.last_change, OBSERVER.last_write  # the second where nothing has changed
+        changes: Any = (kept[0].get(each) or kept[1].get(each) for each in self._modules())
         last = max((c.setter for c in changes if c is not None), key=lambda s: s.serial, default=None)
         return told(last) if last is not None else ""
 

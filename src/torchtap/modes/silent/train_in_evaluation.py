@@ -204,7 +204,7 @@ class TrainInEvaluation(Rule):
         return None
 
     def _on_purpose(self, module: nn.Module, since: int, stack: Stack) -> bool:
-        change = OBSERVER.last_change.get(module)
+        change = OBSERVER.last_write.get(module)
         if change is None or change.setter.serial < since or not change.setter.training:
             return False
         if (self._evals.get(module) or 0) < since:
@@ -216,7 +216,7 @@ class TrainInEvaluation(Rule):
     def _in_eval_apart_from(self, root: nn.Module, since: int) -> tuple[nn.Module, Setter] | None:
         """Another guarded model that was put in eval mode since the last step, and by what."""
         for other in self.watched.models:
-            change = OBSERVER.last_change.get(other)
+            change = OBSERVER.last_write.get(other)
             if other is not root and not other.training and change and change.setter.serial > since:
                 return other, change.setter
         return None
@@ -265,12 +265,13 @@ class TrainInEvaluation(Rule):
         )
 
     def _cause(self, module: nn.Module, since: int) -> str:
-        change = OBSERVER.last_change.get(module)
+        change = OBSERVER.last_write.get(module)
         if change is None:
             return "no eval() since the guard was entered; torch.no_grad() changes no mode"
         if not change.setter.training:
             return "after eval(), train() put it back in train mode before this forward, and no backward followed it"
         set_by = told(change.setter)
         if (self._evals.get(module) or 0) > since:
+            set_by = told((OBSERVER.last_change.get(module) or change).setter)
             return f"after eval(), {set_by} put it back in train mode before this forward"
         return f"no eval() since {set_by}; torch.no_grad() changes no mode"

@@ -64,7 +64,7 @@ class Unreached(Rule):
         self._judged[model] = OBSERVER.version
         if all(self._judged.get(each) == OBSERVER.version for each in self.watched.models):
             self._all_judged = OBSERVER.version
-        change = OBSERVER.last_change.get(model)
+        change = OBSERVER.last_write.get(model)
         if change is None:
             return
         missed = self._missed(model, change.setter)
@@ -135,7 +135,7 @@ class Unreached(Rule):
 
 def _meant(module: nn.Module, setter: Setter) -> bool:
     """Whether its mode was set later, or on itself alone."""
-    change = OBSERVER.last_change.get(module)
+    change = OBSERVER.last_write.get(module)
     return change is not None and (change.setter.serial >= setter.serial or change.setter.by == "write")
 
 
@@ -144,7 +144,7 @@ def _written_one_by_one(model: nn.Module, setter: Setter) -> bool:
 
     It may leave out what is as it was, so one part is enough.
     """
-    changes = (OBSERVER.last_change.get(each) for each in modules(model))
+    changes = (OBSERVER.last_write.get(each) for each in modules(model))
     line = setter.stack.here
     return any(
         each is not None
