@@ -41,6 +41,22 @@ def modules(*models: nn.Module) -> list[nn.Module]:
     return list(found.values())
 
 
+def holders(model: nn.Module, module: nn.Module) -> list[nn.Module]:
+    """`module`, what holds it, what holds that, up to the model; empty where the model does not hold it."""
+    by_path = {}
+    for path, each in named_modules(model):
+        by_path[path] = each
+        if each is module:
+            break
+    else:
+        return []
+    found = [module]
+    while path:
+        path = path.rpartition(".")[0]
+        found.append(by_path[path])
+    return found
+
+
 def children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Its registered modules with their names, shared ones each time; none where `super().__init__()` never ran."""
     try:

@@ -14,9 +14,8 @@ from torch.optim import Optimizer
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding
 from torchtap.modes._observer import Backward
-from torchtap.modes._walk import all_parameters
+from torchtap.modes._walk import all_parameters, holders
 from torchtap.modes._watched import Watched
-from torchtap.modes.silent._around import around
 from torchtap.modes.silent._order import Lines, lines, stands_before
 from torchtap.modes.silent._training import asks_for_more, parameter_ids
 from torchtap.modes.silent._weights import Weights
@@ -199,7 +198,8 @@ class Unjudged:
 
 
 def _call(module: nn.Module, root: nn.Module, frame: FrameType, finding: Finding | None) -> _Call:
-    inside = tuple(weakref.ref(each) for each in around(frame).modules) or (weakref.ref(module),)
+    # By how the model is built: to read the running methods' `self` would keep their other variables alive.
+    inside = tuple(weakref.ref(each) for each in holders(root, module)) or (weakref.ref(module),)
     return _Call(finding, weakref.ref(root), inside, lines(frame))
 
 
