@@ -194,7 +194,8 @@ class BatchNormFrozen(Rule):
         )
 
     def _history(self, module: _BatchNorm) -> str:
-        change = OBSERVER.last_change.get(module)
+        # Where nothing was changed, the train() that says again what was so: eval() belongs after it.
+        change = OBSERVER.last_change.get(module) or OBSERVER.last_write.get(module)
         if change is None or not change.setter.training:
             return "train mode since before the guard was entered"
         was = self._evals.get(module)

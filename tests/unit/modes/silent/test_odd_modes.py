@@ -33,7 +33,7 @@ def frozen_by_jit():
 
 
 class Deep(nn.Module):
-    def __init__(self, inner):
+    def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
@@ -42,7 +42,7 @@ class Deep(nn.Module):
 
 
 def deep():
-    module = nn.Dropout()
+    module: nn.Module = nn.Dropout()
     for _ in range(1500):
         module = Deep(module)
     return module
