@@ -17,6 +17,7 @@ from torchtap.modes._observer import Backward
 from torchtap.modes._walk import all_parameters
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._around import around
+from torchtap.modes.silent._flow import goes_into, outside, switched_inside
 from torchtap.modes.silent._order import Lines, lines, stands_before
 from torchtap.modes.silent._training import asks_for_more, parameter_ids
 from torchtap.modes.silent._weights import Weights
@@ -40,7 +41,11 @@ class _Call:
     lines: Lines
     count: int = 1
     in_step: bool = False
-    """Whether gradients of something else than parameters were asked for after it, in one step with it."""
+    """Whether its outputs went into the loss of the backward after it, or gradients of something else than parameters
+    were asked for there."""
+    repeated: bool = False
+    """Whether the line that called the model has called it once more since, with gradients: what one loop does for
+    validation and training alike."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,7 @@ class _Idle:
 class Unjudged:
     """A part of a training step are, and so no mistake:
 
+    - a forward whose outputs go into the loss: targets, self-conditioning, a part run under no_grad in forward();
     - a forward before gradients of something that is no parameter: the outputs that a gradient cache holds, the
       perturbation of virtual adversarial training;
     - a forward of what this step does not train, and another one does: the fakes that a GAN's critic learns from. Once
@@ -96,6 +102,11 @@ class Unjudged:
             if call.count == LONG and not call.in_step:
                 yield call.finding
 
+    @property
+    def waiting(self) -> bool:
+        """Whether any call is."""
+        return bool(self._calls)
+
     def __contains__(self, module: nn.Module) -> bool:
         return module in self._calls or module in self._following
 
@@ -112,10 +123,20 @@ class Unjudged:
     def backward(self, run: Backward) -> None:
         """A backward begins."""
         waiting = [call for _, call in self._calls.items() if not call.in_step]
-        if waiting and asks_for_more(run, trained=self._trained):
-            here = lines(run.frame)
-            for call in waiting:
-                call.in_step = stands_before(call.lines, here)
+        if not waiting:
+            return
+        here = lines(run.frame)
+        more = asks_for_more(run, trained=self._trained)
+        for call in waiting:
+            into_loss = not call.repeated and goes_into(call.lines, here)
+            call.in_step = into_loss or (more and stands_before(call.lines, here))
+
+    def ran_with_gradients(self, module: nn.Module, frame: FrameType) -> None:
+        """One that was called without them may have been called again, by the same line."""
+        call = self._calls.get(module)
+        if call is not None and not call.repeated and not switched_inside(call.lines):
+            again, was = lines(frame), call.lines
+            call.repeated = again[outside(again)][1:] == was[outside(was)][1:]
 
     def stepped(self, optimizer: Optimizer | None) -> Iterator[Finding | None]:
         """What is to be said at a training step, made by hand where there is no optimizer."""

@@ -121,6 +121,9 @@ class TrainInEvaluation(Rule):
 
     def ran(self, what: Ran) -> None:
         if torch.is_grad_enabled():
+            if self._unjudged.waiting:
+                for module in callers(what, self.watched):
+                    self._unjudged.ran_with_gradients(module, what.frame)
             if self._back_in_train and what.active:
                 self._note_unspent(what)
             return
@@ -133,12 +136,14 @@ class TrainInEvaluation(Rule):
             self._judge(module, what.frame, None)
 
     def ran_rnn(self, call: RnnCall, outputs: Sequence[Tensor]) -> None:  # noqa: ARG002
+        rnn = call.module() if call.module is not None else None
         if torch.is_grad_enabled():
+            if rnn is not None and self._unjudged.waiting:
+                self._unjudged.ran_with_gradients(rnn, sys._getframe(1))
             return
         if not call.training:
             self._ran_eval = call.serial
             return
-        rnn = call.module() if call.module is not None else None
         if isinstance(rnn, nn.RNNBase) and rnn.dropout > 0 and rnn.num_layers > 1:
             self._judge(rnn, sys._getframe(1), call.stack)
 
