@@ -78,7 +78,11 @@ def _reaches(code: CodeType, start: _Spot, end: _Spot | None) -> bool:
         goes_on = first or bool(begun and _uses(statement, reached))
         if last:
             return goes_on
-        if goes_on and end is None and any(isinstance(n, (ast.Return, ast.Yield)) for n in ast.walk(statement)):
+        if (
+            goes_on
+            and end is None
+            and any(isinstance(n, (ast.Return, ast.Yield)) for n in ast.walk(statement))
+        ):
             return True
         if begun:
             made = set(_made(statement))
@@ -111,7 +115,9 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.AST]:
             yield statement
             continue
         yield from _head(statement)
-        bodies[1:1] = [each.body for each in [*getattr(statement, "handlers", []), *getattr(statement, "cases", [])]]
+        bodies[1:1] = [
+            each.body for each in [*getattr(statement, "handlers", []), *getattr(statement, "cases", [])]
+        ]
         for each in bodies:
             yield from _flat(each)
 
@@ -139,7 +145,11 @@ def _holds(node: ast.AST, spot: _Spot) -> bool:
         return False
     if column is None or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return column is None
-    return (begin, getattr(node, "col_offset", 0)) <= (line, column) < (end or begin, getattr(node, "end_col_offset", 0))
+    return (
+        (begin, getattr(node, "col_offset", 0))
+        <= (line, column)
+        < (end or begin, getattr(node, "end_col_offset", 0))
+    )
 
 
 def _uses(node: ast.AST, names: set[str]) -> bool:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding
 from torchtap.modes._observer import Backward
-from torchtap.modes._walk import all_parameters
+from torchtap.modes._walk import all_parameters, mode_of, modules
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._around import around
 from torchtap.modes.silent._flow import goes_into, outside, switched_inside
+from torchtap.modes.silent._matters import counted, mode_matters
 from torchtap.modes.silent._order import Lines, lines, stands_before
 from torchtap.modes.silent._training import asks_for_more, parameter_ids
 from torchtap.modes.silent._weights import Weights
@@ -59,6 +61,8 @@ class _Idle:
     """Whether it may be in train mode where it follows what is trained."""
     follows: bool = False
     said: bool = False
+    in_step: bool = False
+    """Whether its outputs went into a loss: then it is no evaluation, and eval_mode around it would be wrong."""
     steps: int = 0
     judged: int = 0
     """The last step at which it was judged; 0: it ran before the first one only."""
@@ -153,6 +157,7 @@ class Unjudged:
                 if call.count > 1 and not (call.count <= FEW and stands_before(call.lines, here)):
                     yield call.finding
             elif (idle := self._idle_part(module, call)) is not None:
+                idle.in_step = idle.in_step or call.in_step
                 yield from self._judge(module, idle)
         self._calls.clear()
 
@@ -167,7 +172,7 @@ class Unjudged:
         for part, idle in list(self._idle.items()):
             seen = idle.judged > 0 and (idle.steps > 0 or not idle.followers_may)
             if seen and not (idle.said or self._trains(part, self._trained) or self._follows(idle)):
-                yield idle.finding
+                yield self._finding(part, idle)
 
     def _of(self, optimizer: Optimizer) -> frozenset[int]:
         size = sum(len(group["params"]) for group in optimizer.param_groups)
@@ -211,9 +216,28 @@ class Unjudged:
                 idle.follows = idle.follows or self._follows(idle)
             if last and not idle.follows:
                 idle.said = True
-                yield idle.finding
+                yield next(
+                    (self._finding(part, idle) for part, each in self._idle.items() if each is idle), None
+                )
         if idle.follows:
             self._following[module] = True
+
+    def _finding(self, part: nn.Module, idle: _Idle) -> Finding | None:
+        """Of a frozen part that each step runs: the step is right, the part's mode is not."""
+        path = self._watched.path(part)
+        if idle.finding is None or not idle.in_step or part in self._watched.models or path is None:
+            return idle.finding
+        active = [each for each in modules(part) if mode_of(each) and mode_matters(each)]
+        moves = any(isinstance(each, _BatchNorm) for each in active)
+        return replace(
+            idle.finding,
+            where=path,
+            seen=f"{counted(active)} in train mode in each training step, in a part that runs without gradients and "
+            f"that nothing trains{'; running statistics move' * moves}",
+            cause="train() on the model sets this part too",
+            remedy="eval() on this part after each train() of the model, best in an overridden train(): "
+            "super().train(mode), then eval() on the part, return self; if it is meant, train() on the part itself",
+        )
 
     def _follows(self, idle: _Idle) -> bool:
         return idle.followers_may and idle.weights.moved()

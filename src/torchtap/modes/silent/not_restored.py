@@ -32,7 +32,6 @@ from torchtap.modes.silent._training import (
     trained_by,
 )
 
-
 _SCOPES = {False: "eval_mode", True: "differentiable_eval"}
 """What an evaluation takes instead of eval(), by whether it needs gradients."""
 
@@ -237,9 +236,7 @@ class NotRestored(Rule):
     def _report_eval(self, model: nn.Module, modules: list[nn.Module], change: ModeChange | None) -> None:
         if change is None:
             cause = "the model is in eval mode since before the guard was entered; loaders of pretrained models leave it so"
-            remedy = (
-                "model.train() before the training loop; if it is meant, eval() on those modules alone after it"
-            )
+            remedy = "model.train() before the training loop; if it is meant, eval() on those modules alone after it"
         else:
             cause = f"{told(change.setter)} put the model in eval mode, and no train() came before the step's forward"
             remedy = (
