@@ -103,7 +103,8 @@ def _function(code: CodeType) -> ast.Module | ast.FunctionDef | ast.AsyncFunctio
         return tree
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
-            if code.co_firstlineno in (node.lineno, *(each.lineno for each in node.decorator_list)):
+            lines = (node.lineno, *(each.lineno for each in node.decorator_list))
+            if code.co_firstlineno in lines:
                 return node
     return None
 
@@ -159,12 +160,10 @@ def _uses(node: ast.AST, names: set[str]) -> bool:
 
 
 def _loaded(node: ast.AST) -> Iterator[str]:
+    every = isinstance(node, ast.AugAssign)  # reads what it writes
     for each in ast.walk(node):
-        if isinstance(each, (ast.Name, ast.Attribute)) and (
-            isinstance(each.ctx, ast.Load) or isinstance(node, ast.AugAssign)
-        ):
-            if path := _path(each):
-                yield path
+        if isinstance(each, (ast.Name, ast.Attribute)) and (every or isinstance(each.ctx, ast.Load)):
+            yield from _path(each)
 
 
 def _made(node: ast.AST) -> Iterator[str]:
@@ -173,19 +172,16 @@ def _made(node: ast.AST) -> Iterator[str]:
         yield node.name
         return
     for each in ast.walk(node):
-        if isinstance(each, (ast.Name, ast.Attribute)) and isinstance(each.ctx, ast.Store):
-            if path := _path(each):
-                yield path
-        elif isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store):
-            if path := _path(each.value):
-                yield path
+        if isinstance(each, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(each.ctx, ast.Store):
+            yield from _path(each.value if isinstance(each, ast.Subscript) else each)
 
 
-def _path(node: ast.expr) -> str:
+def _path(node: ast.expr) -> Iterator[str]:
+    """Such as "self.loss"; nothing for what is no name."""
     if isinstance(node, ast.Name):
-        return node.id
-    inner = _path(node.value) if isinstance(node, ast.Attribute) else ""
-    return f"{inner}.{node.attr}" if inner and isinstance(node, ast.Attribute) else ""
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        yield from (f"{inner}.{node.attr}" for inner in _path(node.value))
 
 
 @lru_cache(maxsize=1024)

@@ -54,7 +54,8 @@ class NotRestored(Rule):
     called and no evaluation followed.
 
     A model that is in eval mode as a whole from the first step on gets `mode.trained_in_eval`, also where eval() was
-    called right before the loop: then nothing can tell whether it is meant.
+    called right before the loop: then nothing can tell whether it is meant. Not where an attack, or a saliency map,
+    was made in that mode before the step: it was not restored after that.
 
     A guard inside which nothing trains is taken to be around an evaluation: it shall leave the modes as they were.
     """
@@ -127,9 +128,9 @@ class NotRestored(Rule):
     def backward(self, run: Backward) -> AbstractContextManager[object]:
         if run.inputs and isinstance(run.inputs[0], nn.Parameter):
             self._trained_here = True
-        if any(mode_of(each) is False and self._before.get(each) for each in self.watched.models):
-            if asks_for_more(run):
-                self._looked_at_inputs = next_serial()
+        left_behind = any(mode_of(each) is False and self._before.get(each) for each in self.watched.models)
+        if left_behind and asks_for_more(run):
+            self._looked_at_inputs = next_serial()
         if self._optimized or run.inputs or self._judged_backward == OBSERVER.version:
             return nullcontext()
         self._judged_backward = OBSERVER.version
@@ -235,7 +236,7 @@ class NotRestored(Rule):
 
     def _report_eval(self, model: nn.Module, modules: list[nn.Module], change: ModeChange | None) -> None:
         if change is None:
-            cause = "the model is in eval mode since before the guard was entered; loaders of pretrained models leave it so"
+            cause = "eval mode since before the guard was entered; loaders of pretrained models leave it so"
             remedy = "model.train() before the training loop; if it is meant, eval() on those modules alone after it"
         else:
             cause = f"{told(change.setter)} put the model in eval mode, and no train() came before the step's forward"

@@ -98,7 +98,7 @@ def targets(net: nn.Module) -> Tensor:
     """Without gradients."""
     with torch.no_grad():
         wanted = net(X)
-        wanted = wanted.clamp(min=0)
+    wanted.clamp_(min=0)
     return wanted  # type: ignore[no-any-return]
 
 
@@ -131,7 +131,7 @@ def test_what_goes_into_the_loss_is_no_evaluation(kind: type[nn.Module], loss: L
             net.train()
             for _ in range(2):
                 optimizer.zero_grad()
-                loss(net).backward()
+                loss(net).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
             evaluate(net)
     assert found(guard) == []
@@ -201,7 +201,7 @@ def test_a_frozen_part_in_train_mode_is_told_without_eval_mode_around_the_step()
         net.train()
         for _ in range(3):
             optimizer.zero_grad()
-            plain(net).backward()
+            plain(net).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     assert found(guard) == [("mode.train_in_evaluation", "body")]
     (finding,) = guard.findings

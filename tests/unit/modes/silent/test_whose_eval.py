@@ -222,13 +222,13 @@ class _Hidden(torch.autograd.Function):
     """Runs modules without gradients, and again in its backward, as reversible nets do."""
 
     @staticmethod
-    def forward(ctx, x, net):  # type: ignore[no-untyped-def]
+    def forward(ctx, x, net):
         ctx.net = net
         ctx.save_for_backward(x)
         return net(x)
 
     @staticmethod
-    def backward(ctx, *grads):  # type: ignore[no-untyped-def]
+    def backward(ctx, *grads):
         (x,) = ctx.saved_tensors
         with torch.enable_grad():
             x = x.detach().requires_grad_()
