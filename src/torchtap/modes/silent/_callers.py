@@ -57,6 +57,17 @@ def callers(what: Ran, watched: Watched) -> Sequence[nn.Module]:
     ]
 
 
+def in_update_bn(frame: FrameType | None) -> bool:
+    """Whether torch.optim.swa_utils.update_bn set the mode: it calls train(), which calls what is below."""
+    looked_at = 0
+    while frame is not None and looked_at < _DEEPEST:
+        looked_at += 1
+        if frame.f_code is _UPDATE_BN:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def part_of_training(frame: FrameType | None) -> bool:
     """Whether a call without gradients is a part of training, or of torch.optim.swa_utils.update_bn."""
     looked_at = 0

@@ -11,6 +11,8 @@ from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType
 
+from torchtap.modes._frames import Place
+
 
 def call_at(frame: FrameType, name: str) -> ast.Call | None:
     """The call that `frame` is executing, of a function called `name` as a rule; None where it cannot be read."""
@@ -36,6 +38,15 @@ def _makes(value: ast.expr) -> bool:
 
 def _first_line(function: ast.FunctionDef) -> int:
     return min([function.lineno, *(each.lineno for each in function.decorator_list)])
+
+
+def calls_in(place: Place, name: str) -> int:
+    """How many calls of functions of that name stand in a line."""
+    tree = parsed(place.file)
+    nodes = ast.walk(tree) if tree is not None else ()
+    return sum(
+        isinstance(node, ast.Call) and called(node) == name and node.lineno == place.lineno for node in nodes
+    )
 
 
 @lru_cache(maxsize=16)

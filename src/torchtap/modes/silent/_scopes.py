@@ -23,6 +23,13 @@ def codes(frame: FrameType | None) -> frozenset[CodeType]:
     return frozenset(found)
 
 
+def within(inner: CodeType, outer: CodeType) -> bool:
+    """Whether it is that function, or one that is written in it: a lambda, a comprehension, a helper."""
+    return inner is outer or any(
+        within(inner, each) for each in outer.co_consts if isinstance(each, CodeType)
+    )
+
+
 def put_back(
     was: Setter | None, now: Setter, *, forward: Collection[CodeType], backward: Collection[CodeType]
 ) -> bool:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding
 from torchtap.modes._observer import Backward
-from torchtap.modes._walk import all_parameters, holders
+from torchtap.modes._walk import all_parameters, holders, mode_of, modules
 from torchtap.modes._watched import Watched
+from torchtap.modes.silent._flow import goes_into, outside, switched_inside
+from torchtap.modes.silent._matters import counted, mode_matters
 from torchtap.modes.silent._order import Lines, lines, stands_before
 from torchtap.modes.silent._training import asks_for_more, parameter_ids
 from torchtap.modes.silent._weights import Weights
@@ -39,7 +42,11 @@ class _Call:
     lines: Lines
     count: int = 1
     in_step: bool = False
-    """Whether gradients of something else than parameters were asked for after it, in one step with it."""
+    """Whether its outputs went into the loss of the backward after it, or gradients of something else than parameters
+    were asked for there."""
+    repeated: bool = False
+    """Whether the line that called the model has called it once more since, with gradients: what one loop does for
+    validation and training alike."""
 
 
 @dataclass(slots=True)
@@ -53,6 +60,8 @@ class _Idle:
     """Whether it may be in train mode where it follows what is trained."""
     follows: bool = False
     said: bool = False
+    in_step: bool = False
+    """Whether its outputs went into a loss: then it is no evaluation, and eval_mode around it would be wrong."""
     steps: int = 0
     judged: int = 0
     """The last step at which it was judged; 0: it ran before the first one only."""
@@ -61,6 +70,7 @@ class _Idle:
 class Unjudged:
     """A part of a training step are, and so no mistake:
 
+    - a forward whose outputs go into the loss: targets, self-conditioning, a part run under no_grad in forward();
     - a forward before gradients of something that is no parameter: the outputs that a gradient cache holds, the
       perturbation of virtual adversarial training;
     - a forward of what this step does not train, and another one does: the fakes that a GAN's critic learns from. Once
@@ -95,6 +105,11 @@ class Unjudged:
             if call.count == LONG and not call.in_step:
                 yield call.finding
 
+    @property
+    def waiting(self) -> bool:
+        """Whether any call is."""
+        return bool(self._calls)
+
     def __contains__(self, module: nn.Module) -> bool:
         return module in self._calls or module in self._following
 
@@ -111,10 +126,20 @@ class Unjudged:
     def backward(self, run: Backward) -> None:
         """A backward begins."""
         waiting = [call for _, call in self._calls.items() if not call.in_step]
-        if waiting and asks_for_more(run, trained=self._trained):
-            here = lines(run.frame)
-            for call in waiting:
-                call.in_step = stands_before(call.lines, here)
+        if not waiting:
+            return
+        here = lines(run.frame)
+        more = asks_for_more(run, trained=self._trained)
+        for call in waiting:
+            into_loss = not call.repeated and goes_into(call.lines, here)
+            call.in_step = into_loss or (more and stands_before(call.lines, here))
+
+    def ran_with_gradients(self, module: nn.Module, frame: FrameType) -> None:
+        """One that was called without them may have been called again, by the same line."""
+        call = self._calls.get(module)
+        if call is not None and not call.repeated and not switched_inside(call.lines):
+            again, was = lines(frame), call.lines
+            call.repeated = again[outside(again)][1:] == was[outside(was)][1:]
 
     def stepped(self, optimizer: Optimizer | None) -> Iterator[Finding | None]:
         """What is to be said at a training step, made by hand where there is no optimizer."""
@@ -131,6 +156,7 @@ class Unjudged:
                 if call.count > 1 and not (call.count <= FEW and stands_before(call.lines, here)):
                     yield call.finding
             elif (idle := self._idle_part(module, call)) is not None:
+                idle.in_step = idle.in_step or call.in_step
                 yield from self._judge(module, idle)
         self._calls.clear()
 
@@ -145,7 +171,7 @@ class Unjudged:
         for part, idle in list(self._idle.items()):
             seen = idle.judged > 0 and (idle.steps > 0 or not idle.followers_may)
             if seen and not (idle.said or self._trains(part, self._trained) or self._follows(idle)):
-                yield idle.finding
+                yield self._finding(part, idle)
 
     def _of(self, optimizer: Optimizer) -> frozenset[int]:
         size = sum(len(group["params"]) for group in optimizer.param_groups)
@@ -189,9 +215,28 @@ class Unjudged:
                 idle.follows = idle.follows or self._follows(idle)
             if last and not idle.follows:
                 idle.said = True
-                yield idle.finding
+                yield next(
+                    (self._finding(part, idle) for part, each in self._idle.items() if each is idle), None
+                )
         if idle.follows:
             self._following[module] = True
+
+    def _finding(self, part: nn.Module, idle: _Idle) -> Finding | None:
+        """Of a frozen part that each step runs: the step is right, the part's mode is not."""
+        path = self._watched.path(part)
+        if idle.finding is None or not idle.in_step or part in self._watched.models or path is None:
+            return idle.finding
+        active = [each for each in modules(part) if mode_of(each) and mode_matters(each)]
+        moves = any(isinstance(each, _BatchNorm) for each in active)
+        return replace(
+            idle.finding,
+            where=path,
+            seen=f"{counted(active)} in train mode in each training step, in a part that runs without gradients and "
+            f"that nothing trains{'; running statistics move' * moves}",
+            cause="train() on the model sets this part too",
+            remedy="eval() on this part after each train() of the model, best in an overridden train(): "
+            "super().train(mode), then eval() on the part, return self; if it is meant, train() on the part itself",
+        )
 
     def _follows(self, idle: _Idle) -> bool:
         return idle.followers_may and idle.weights.moved()

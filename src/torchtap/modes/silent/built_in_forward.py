@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import CodeType, FrameType
 
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Place, first_argument
@@ -48,6 +49,8 @@ class BuiltInForward(Rule):
         for inner, outer in zip(where.modules, where.modules[1:], strict=False):
             if self.watched.path(inner) is not None:
                 return  # part of a guarded model, or another rule's business
+            if isinstance(inner, GraphModule):
+                return  # what torch.compile or a tracer made of the model itself: its mode says nothing
             path = self.watched.path(outer)
             if path is not None:
                 if mode_of(outer) is False:

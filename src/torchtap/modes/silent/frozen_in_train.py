@@ -16,6 +16,7 @@ from torchtap.modes._frames import stack_from
 from torchtap.modes._observer import OBSERVER
 from torchtap.modes._walk import all_parameters, mode_of, modules
 from torchtap.modes._watched import Watched
+from torchtap.modes.silent._calls import calls_in
 from torchtap.modes.silent._matters import counted, mode_matters, told
 from torchtap.modes.silent._rule import Rule
 from torchtap.modes.silent._training import trained_by
@@ -92,5 +93,9 @@ def _frozen(model: nn.Module) -> bool:
 
 
 def _line(model: nn.Module) -> object:
+    """What set its mode: the line, or that one call where several stand in it, as in `net.train(); ema.train()`."""
     change = OBSERVER.last_write.get(model)
-    return change.setter.stack.here if change is not None else None
+    here = change.setter.stack.here if change is not None else None
+    if change is None or here is None or change.setter.on() is not model:
+        return here
+    return (here, id(model)) if calls_in(here, change.setter.by) > 1 else here

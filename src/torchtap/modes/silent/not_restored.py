@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Place, stack_from
-from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall
+from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall, next_serial
 from torchtap.modes._walk import all_parameters, mode_of, modules, parameters
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._callers import callers
@@ -31,6 +31,9 @@ from torchtap.modes.silent._training import (
     trainable_ids,
     trained_by,
 )
+
+_SCOPES = {False: "eval_mode", True: "differentiable_eval"}
+"""What an evaluation takes instead of eval(), by whether it needs gradients."""
 
 
 @dataclass(slots=True)
@@ -51,7 +54,8 @@ class NotRestored(Rule):
     called and no evaluation followed.
 
     A model that is in eval mode as a whole from the first step on gets `mode.trained_in_eval`, also where eval() was
-    called right before the loop: then nothing can tell whether it is meant.
+    called right before the loop: then nothing can tell whether it is meant. Not where an attack, or a saliency map,
+    was made in that mode before the step: it was not restored after that.
 
     A guard inside which nothing trains is taken to be around an evaluation: it shall leave the modes as they were.
     """
@@ -78,6 +82,8 @@ class NotRestored(Rule):
         self._entered_at: Place | None = None
         self._ran_eval = 0
         """Serial number of the last forward in eval mode, with gradients; without: `_evaluated`."""
+        self._looked_at_inputs = 0
+        """Serial number of the last backward in eval mode that gave gradients to inputs: an attack, a saliency map."""
         self._version = -1  # of the modes at the last step
         self._seen_to_run = False
         """Whether forwards are seen at all. They are not in code that torch.compile has made."""
@@ -122,6 +128,9 @@ class NotRestored(Rule):
     def backward(self, run: Backward) -> AbstractContextManager[object]:
         if run.inputs and isinstance(run.inputs[0], nn.Parameter):
             self._trained_here = True
+        left_behind = any(mode_of(each) is False and self._before.get(each) for each in self.watched.models)
+        if left_behind and asks_for_more(run):
+            self._looked_at_inputs = next_serial()
         if self._optimized or run.inputs or self._judged_backward == OBSERVER.version:
             return nullcontext()
         self._judged_backward = OBSERVER.version
@@ -170,15 +179,17 @@ class NotRestored(Rule):
             self._judge_never_trained(model, ids())
         for part in found:
             whole = _whole(part, model)
-            evaluated = part.change is None or any(
-                (self._evaluated.get(each) or 0) > part.change.setter.serial for each in part.modules
+            since = part.change.setter.serial if part.change is not None else 0
+            without = part.change is None or any(
+                (self._evaluated.get(each) or 0) > since for each in part.modules
             )
+            evaluated = without or self._looked_at_inputs > since
             if whole and (evaluated or not first):
-                self._report(model, part)
+                self._report(model, part, gradients=not without and evaluated)
             elif whole:
                 self._report_eval(model, part.modules, part.change)
             elif evaluated and not first:
-                self._report(model, part)
+                self._report(model, part, gradients=not without)
         self._has_stepped[model] = True
         for module in every:
             if self._before.get(module) is not mode_of(module):
@@ -207,7 +218,7 @@ class NotRestored(Rule):
         if asleep:
             self._report_eval(model, asleep, OBSERVER.last_change.get(model))
 
-    def _report(self, model: nn.Module, part: _Part) -> None:
+    def _report(self, model: nn.Module, part: _Part, *, gradients: bool) -> None:
         setter = part.change.setter if part.change is not None else None
         place = setter.stack.here if setter is not None else None
         left = told(setter) if setter is not None else "an eval() while nobody watched"
@@ -218,21 +229,29 @@ class NotRestored(Rule):
                 where=self._where(model, part.modules),
                 seen=f"{counted(part.modules)} in eval mode at the training step at {_line()}",
                 cause=f"{left} was not undone after the evaluation; before it they were in train mode",
-                remedy=f"in {_function(place)}, `with modes.eval_mode(model):` instead of eval(): "
+                remedy=f"in {_function(place)}, `with modes.{_SCOPES[gradients]}(model):` instead of eval(): "
                 "every module gets its own mode back",
             )
         )
 
     def _report_eval(self, model: nn.Module, modules: list[nn.Module], change: ModeChange | None) -> None:
-        since = told(change.setter) if change is not None else "before the guard was entered"
+        if change is None:
+            cause = "eval mode since before the guard was entered; loaders of pretrained models leave it so"
+            remedy = "model.train() before the training loop; if it is meant, eval() on those modules alone after it"
+        else:
+            cause = f"{told(change.setter)} put the model in eval mode, and no train() came before the step's forward"
+            remedy = (
+                "model.train() after that line, or no eval() there; if training in eval mode is meant, train() on the "
+                "model and eval() on those modules alone after it"
+            )
         self.watched.report(
             Finding(
                 id="mode.trained_in_eval",
                 severity=Severity.WARN,
                 where=self._where(model, modules),
                 seen=f"{counted(modules)} in eval mode at the first training step, at {_line()}",
-                cause=f"the model is in eval mode ({since}); loaders of pretrained models leave it so",
-                remedy="model.train() before the training loop; if it is meant, eval() on those modules alone after it",
+                cause=cause,
+                remedy=remedy,
             )
         )
 

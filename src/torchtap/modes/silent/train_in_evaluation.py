@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from types import FrameType
+from dataclasses import dataclass
+from types import CodeType, FrameType
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +21,25 @@ from torchtap.modes._frames import Place, Stack, stack_from
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall, Setter, next_serial
 from torchtap.modes._walk import mode_of, modules
 from torchtap.modes._watched import Watched
-from torchtap.modes.silent._callers import callers, part_of_training
+from torchtap.modes.silent._callers import callers, in_update_bn, part_of_training
 from torchtap.modes.silent._matters import SEEN_TO_RUN, counted, mode_matters, together, told
+from torchtap.modes.silent._order import Lines, lines
 from torchtap.modes.silent._rule import Rule
+from torchtap.modes.silent._scopes import within
 from torchtap.modes.silent._training import trained_by
 from torchtap.modes.silent._unjudged import LONG, Unjudged
+
+
+@dataclass(frozen=True, slots=True)
+class _Unspent:
+    """A call in train mode after an evaluation, with gradients, that no backward has followed yet."""
+
+    module: weakref.ref[nn.Module]
+    stack: Stack
+    lines: Lines
+    since: int
+    """The last step before it."""
+    thread: int
 
 
 class TrainInEvaluation(Rule):
@@ -65,10 +81,14 @@ class TrainInEvaluation(Rule):
         self._unjudged = Unjudged(self.watched)
         self._made = ByModule[tuple[int, Place | None, Finding]]()
         """The last finding of each model, as it is the same from step to step."""
-        self._back_in_train = False
-        """Whether a train() came after an eval(), and no backward since."""
-        self._unspent: tuple[weakref.ref[nn.Module], Stack, int] | None = None
-        """The first call in train mode since then: a module, where, and the last step before it."""
+        self._by_update_bn: set[int] = set()
+        """Calls of train() that torch.optim.swa_utils.update_bn made: nobody's wish for what comes after."""
+        self._back_in_train = ByModule[bool]()
+        """Models that a train() came for after an eval(), and no backward since."""
+        self._unspent = ByModule[_Unspent | None]()
+        """Of these, their first call in train mode since then."""
+        self._trained_at: dict[CodeType, int] = {}
+        """Of functions that led to a backward, the last instruction that did."""
 
     def entered(self) -> None:
         self._forget()
@@ -80,17 +100,26 @@ class TrainInEvaluation(Rule):
                 self.watched.report(waiting[0][1])
         self._report_all(self._unjudged.left())
         if sys.exc_info()[0] is None:  # else the backward may have been on its way
-            self._report_unspent()
+            for root in self.watched.models:
+                self._report_unspent(root)
 
     def changed(self, module: nn.Module, change: ModeChange) -> None:
         if not change.setter.training:
             self._evals[module] = change.setter.serial
             if change.setter.on() is module:
                 self._evals_alone[module] = True
-            if self._unspent is not None and change.before:
-                self._report_unspent()
+            if len(self._unspent) and change.before and self.watched.path(module) is not None:
+                root = self._root(module)
+                unspent = self._unspent.get(root) if root is not None else None
+                if root is not None and unspent is not None and unspent.thread == threading.get_ident():
+                    self._report_unspent(root)
         else:
-            self._back_in_train = self._back_in_train or (self._evals.get(module) or 0) > self._stepped
+            if (self._evals.get(module) or 0) > self._stepped and self.watched.path(module) is not None:
+                root = self._root(module)
+                if root is not None:
+                    self._back_in_train[root] = True
+            if change.setter.on() is module and in_update_bn(sys._getframe(1)):
+                self._by_update_bn.add(change.setter.serial)
             self._evaluated_before[module] = self._ran_eval > (self._evals.get(module) or self._ran_eval)
             by_itself = module in self._evals_alone and change.setter.on() is not module
             if by_itself and not self._evaluated_before[module]:
@@ -107,8 +136,9 @@ class TrainInEvaluation(Rule):
             self._stepped = next_serial()
 
     def backward(self, run: Backward) -> AbstractContextManager[object]:
-        self._unspent = None
-        self._back_in_train = False
+        self._unspent.clear()
+        self._back_in_train.clear()
+        self._note_line(run.frame)
         self._unjudged.backward(run)
         if not self._optimized and not run.inputs and any(mode_of(root) for root in self.watched.models):
             self._report_all(self._unjudged.stepped(None))
@@ -121,7 +151,10 @@ class TrainInEvaluation(Rule):
 
     def ran(self, what: Ran) -> None:
         if torch.is_grad_enabled():
-            if self._back_in_train and what.active:
+            if self._unjudged.waiting:
+                for module in callers(what, self.watched):
+                    self._unjudged.ran_with_gradients(module, what.frame)
+            if len(self._back_in_train) and what.active:
                 self._note_unspent(what)
             return
         if not what.active:
@@ -133,12 +166,14 @@ class TrainInEvaluation(Rule):
             self._judge(module, what.frame, None)
 
     def ran_rnn(self, call: RnnCall, outputs: Sequence[Tensor]) -> None:  # noqa: ARG002
+        rnn = call.module() if call.module is not None else None
         if torch.is_grad_enabled():
+            if rnn is not None and self._unjudged.waiting:
+                self._unjudged.ran_with_gradients(rnn, sys._getframe(1))
             return
         if not call.training:
             self._ran_eval = call.serial
             return
-        rnn = call.module() if call.module is not None else None
         if isinstance(rnn, nn.RNNBase) and rnn.dropout > 0 and rnn.num_layers > 1:
             self._judge(rnn, sys._getframe(1), call.stack)
 
@@ -179,19 +214,37 @@ class TrainInEvaluation(Rule):
             made = self._made[root] = OBSERVER.version, place, finding
         return made[2]
 
+    def _note_line(self, frame: FrameType) -> None:
+        if self._trained_at.get(frame.f_code, -1) >= frame.f_lasti:
+            return
+        for _, code, at in lines(frame):
+            self._trained_at[code] = max(at, self._trained_at.get(code, -1))
+
     def _note_unspent(self, what: Ran) -> None:
-        self._back_in_train = False
         for module in callers(what, self.watched):
             root = self._root(module)
-            if root is not None and mode_of(root) and not part_of_training(what.frame):
-                self._unspent = weakref.ref(module), stack_from(what.frame), max(self._stepped, self._entered)
+            if root is None or not self._back_in_train.get(root):
+                continue
+            if mode_of(root) and not part_of_training(what.frame):
+                self._back_in_train[root] = False
+                where, since = lines(what.frame), max(self._stepped, self._entered)
+                self._unspent[root] = _Unspent(
+                    weakref.ref(module), stack_from(what.frame), where, since, threading.get_ident()
+                )
 
-    def _report_unspent(self) -> None:
-        unspent, self._unspent = self._unspent, None
-        module = unspent[0]() if unspent is not None else None
-        root = self._root(module) if module is not None else None
-        if unspent is not None and module is not None and root is not None:
-            self.watched.report(self._finding(root, module, unspent[2], unspent[1], None, graph=True))
+    def _report_unspent(self, root: nn.Module) -> None:
+        unspent = self._unspent.get(root)
+        self._unspent[root] = None
+        module = unspent.module() if unspent is not None else None
+        if unspent is None or module is None:
+            return
+        # A training loop that skips a batch: in the innermost function with a backward, that stands below.
+        for _, code, at in unspent.lines:
+            if code in self._trained_at:
+                if at < self._trained_at[code]:
+                    return
+                break
+        self.watched.report(self._finding(root, module, unspent.since, unspent.stack, None, graph=True))
 
     def _root(self, module: nn.Module) -> nn.Module | None:
         known = self._roots.get(module)
@@ -207,10 +260,12 @@ class TrainInEvaluation(Rule):
         change = OBSERVER.last_write.get(module)
         if change is None or change.setter.serial < since or not change.setter.training:
             return False
+        if change.setter.serial in self._by_update_bn:
+            return False
         if (self._evals.get(module) or 0) < since:
             return True
-        here, caller = change.setter.stack.here, stack.caller
-        same = here is not None and caller is not None and here.code is caller.code
+        here = change.setter.stack.here
+        same = here is not None and any(within(place.code, here.code) for place in stack.places)
         return same and change.setter.by == "train" and bool(self._evaluated_before.get(module))
 
     def _in_eval_apart_from(self, root: nn.Module, since: int) -> tuple[nn.Module, Setter] | None:

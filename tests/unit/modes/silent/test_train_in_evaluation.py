@@ -104,7 +104,9 @@ def test_c88_a_teacher_in_the_model_whose_statistics_move():
         net.train()
         for _ in range(2):
             step(net, optimizer)
-    assert ("mode.train_in_evaluation", "") in found(guard)
+    assert ("mode.train_in_evaluation", "teacher") in found(guard)
+    finding = next(each for each in guard.findings if each.id == "mode.train_in_evaluation")
+    assert "eval_mode" not in finding.remedy  # around the step it would take the gradients away
 
 
 def test_c58_a_guard_around_a_prediction_alone():
