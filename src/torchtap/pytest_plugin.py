@@ -5,8 +5,9 @@ Installed with Torchtap (entry point `torchtap`; `-p no:torchtap` leaves it out)
 in pytest's configuration. Unasked it does nothing and imports nothing, torch neither.
 
 Open from before collection to the end of the run, so code that runs at import is under the rule too; only what
-conftest files do while they are imported comes before it. A test that fails with cuDNN's error gets a section in its
-report: which RNN calls of the test ran their forward in eval mode, at which line, and who had set that.
+conftest files do while they are imported comes before it. A test that fails with cuDNN's error, or a file that
+cannot be collected because of it, gets a section in its report: which of its RNN calls ran their forward in eval mode,
+at which line, and who had set that.
 """
 
 from __future__ import annotations
@@ -47,23 +48,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _asked_by(config: pytest.Config) -> str | None:
-    """Who asks for it; None: nobody."""
+    """Who asks for it; None: nobody. What a stronger one overrules is not read, so it may be nonsense."""
     option = config.getoption("emulate_cudnn")
+    if option is not None:
+        return "--emulate-cudnn" if option else None
     try:
         variable = emulation_asked(os.environ)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
-    answers = (
-        ("--emulate-cudnn", option),
-        (f"{VARIABLE}={os.environ.get(VARIABLE, '')}", variable),
-        ("emulate_cudnn in pytest's configuration", config.getini("emulate_cudnn")),
-    )
-    return next((name if answer else None for name, answer in answers if answer is not None), None)
+    if variable is not None:
+        return f"{VARIABLE}={os.environ[VARIABLE]}" if variable else None
+    try:
+        setting = config.getini("emulate_cudnn")
+    except (ValueError, TypeError, pytest.UsageError) as error:
+        raise pytest.UsageError(f"{_SETTING}: {error}. Write true or false") from None
+    return _SETTING if setting else None
+
+
+_SETTING = "emulate_cudnn in pytest's configuration"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Open the emulation, where it is asked for."""
     asked_by = _asked_by(config)
+    if os.environ.get(VARIABLE) and config.getoption("emulate_cudnn") is not None:
+        _overrule_variable(config)
     if asked_by is None:
         return
     from torchtap.modes._session import Session  # imports torch
@@ -76,10 +85,34 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(session.close)
 
 
+def _overrule_variable(config: pytest.Config) -> None:
+    """`import torchtap.modes`, in this process and in those that tests start, reads the variable too."""
+    before = os.environ[VARIABLE]
+    os.environ[VARIABLE] = "1" if config.getoption("emulate_cudnn") else "0"
+    config.add_cleanup(lambda: os.environ.update({VARIABLE: before}))
+
+
 def pytest_report_header(config: pytest.Config) -> str | None:
     """One line at the top of the run."""
     asked_by = config.stash.get(_ASKED_BY, None)
     return asked_by and f"torchtap: CPU RNNs under cuDNN's rule ({asked_by})"
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """An error at import names the calls of this file only."""
+    if session := collector.config.stash.get(_SESSION, None):
+        session.begin()
+
+
+def pytest_exception_interact(
+    node: pytest.Item | pytest.Collector,
+    call: pytest.CallInfo[object],
+    report: pytest.CollectReport | pytest.TestReport,
+) -> None:
+    """Say more where a file cannot be collected because of cuDNN's error."""
+    session = node.config.stash.get(_SESSION, None)
+    if session and isinstance(report, pytest.CollectReport) and call.excinfo:
+        _explain(session, call.excinfo.value, report)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -95,6 +128,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  
     """Say more where a test failed with cuDNN's error."""
     report: pytest.TestReport = yield
     session = item.config.stash.get(_SESSION, None)
-    if session and report.failed and call.excinfo and (text := session.explain(call.excinfo.value)):
-        report.sections.append(("torchtap: RNN calls in eval mode", text))
+    if session and report.failed and call.excinfo:
+        _explain(session, call.excinfo.value, report)
     return report
+
+
+def _explain(
+    session: Session, error: BaseException, report: pytest.CollectReport | pytest.TestReport
+) -> None:
+    if text := session.explain(error):
+        report.sections.append(("torchtap: RNN calls in eval mode", text))

@@ -143,6 +143,39 @@ def test_nonsense_in_the_variable_is_a_usage_error(suite: Suite) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("option", "opened"), [("--emulate-cudnn", True), ("--no-emulate-cudnn", False)])
+@pytest.mark.parametrize("variable", ["ja", "1", "0"])
+def test_the_option_wins_over_the_variable_for_torchtap_too(
+    suite: Suite, option: str, opened: bool, variable: str
+) -> None:
+    """`import torchtap.modes` reads the variable, nonsense or not, and opens the emulation by itself."""
+    text = f"import torch, torchtap.modes\n\n\ndef test_it():\n    assert ('lstm' in vars(torch._VF)) is {opened}\n"
+    done = suite.run(text, option, ini="emulate_cudnn = nonsense", TORCHTAP_EMULATE_CUDNN=variable)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_nonsense_in_the_configuration_names_the_setting(suite: Suite) -> None:
+    done = suite.run(NO_TORCH, ini="emulate_cudnn = ja")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    (line,) = [each for each in done.stderr.splitlines() if "emulate_cudnn" in each]
+    assert re.search(r"emulate_cudnn in pytest's configuration: .*'ja'.*\. Write true or false$", line)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_cannot_be_collected_is_told_where(suite: Suite) -> None:
+    done = suite.run(
+        "import torch\n\nrnn = torch.nn.GRU(4, 3)\nrnn.eval()\nloss = rnn(torch.zeros(5, 2, 4))[0].sum()\n"
+        "loss.backward()\n",
+        "--emulate-cudnn",
+    )
+    assert "1 error" in done.stdout
+    (section,) = re.findall(r"- torchtap: RNN calls in eval mode -+\n((?:  .+\n)+)", done.stdout)
+    assert (
+        "GRU, call 1: its forward at test_it.py:5 ran in eval mode, set by GRU.eval() at test_it.py:4"
+        in section
+    )
+
+
 def test_it_can_be_left_out(suite: Suite) -> None:
     assert "1 passed" in suite.run(NO_TORCH, "-p", "no:torchtap", TORCHTAP_EMULATE_CUDNN="1").stdout
     refused = suite.run(NO_TORCH, "-p", "no:torchtap", "--emulate-cudnn")

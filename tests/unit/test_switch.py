@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from torchtap._switch import VARIABLE, emulation_asked
 
+SOURCE = Path(__file__).parents[2] / "src"
 REPORT = """
 import torch
 before = "lstm" in vars(torch._VF)
@@ -18,6 +20,27 @@ with modes.emulate_cudnn():
     pass
 out, _ = torch.nn.LSTM(4, 3).eval()(torch.zeros(5, 2, 4))
 print(before, "lstm" in vars(torch._VF), out.grad_fn.name())
+"""
+
+
+CHILDREN = """
+import multiprocessing, os
+
+def node(queue):
+    import torch, torchtap.modes
+    queue.put(torch.nn.GRU(4, 3)(torch.zeros(5, 2, 4))[0].grad_fn.name())
+
+if __name__ == "__main__":
+    from torchtap import modes
+    spawning = multiprocessing.get_context("spawn")
+    queue = spawning.Queue()
+    with modes.emulate_cudnn():
+        for value in ("", "1"):
+            os.environ["TORCHTAP_EMULATE_CUDNN"] = value
+            child = spawning.Process(target=node, args=(queue,))
+            child.start()
+            print(queue.get(timeout=200))
+            child.join()
 """
 
 
@@ -65,3 +88,18 @@ def test_off_nothing_is_opened() -> None:
 
 def test_nonsense_stops_the_import_with_a_clear_error() -> None:
     assert "ValueError: TORCHTAP_EMULATE_CUDNN is 'maybe': set 1" in imported("maybe").stderr
+
+
+def test_children_that_are_spawned_are_under_it_by_the_variable_alone(tmp_path: Path) -> None:
+    """A new process inherits the environment and nothing that is open."""
+    script = tmp_path / "children.py"
+    script.write_text(CHILDREN)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    inherited, asked = done.stdout.split()
+    assert (inherited.startswith("CudnnRnn"), asked) == (False, "CudnnRnnBackward0"), done.stderr

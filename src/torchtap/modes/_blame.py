@@ -9,7 +9,7 @@ from torch import nn
 
 from torchtap.modes._findings import CallFinding, Severity
 from torchtap.modes._frames import Stack
-from torchtap.modes._named import Named, is_frozen
+from torchtap.modes._named import Named, is_frozen, unwrapped
 from torchtap.modes._observer import OBSERVER, RnnCall, Setter
 from torchtap.modes._situations import Facts, situation_of, why
 from torchtap.modes._suspects import Suspect, calls_of, module_of
@@ -26,7 +26,11 @@ def blame(
     `models` give modules their paths; `inputs` are what gradients are asked for, None for all leaves. Looks only.
     """
     named = Named(models)
-    suspects = calls_of(what, named)
+    return blamed(calls_of(what, named), named, inputs)
+
+
+def blamed(suspects: Sequence[Suspect], named: Named, inputs: Sequence[Any] | None) -> list[CallFinding]:
+    """A finding for each of these calls that cuDNN refuses."""
     fed = _Fed(suspects)
     return [_finding(each, fed, named, inputs) for each in suspects if each.breaks_backward]
 
@@ -56,7 +60,7 @@ def _finding(suspect: Suspect, fed: _Fed, named: Named, inputs: Sequence[Any] | 
     setter = _setter(call, module)
     facts = _facts(suspect, fed, module, setter, named, inputs)
     situation = situation_of(facts)
-    class_name = _class_name(suspect, module)
+    class_name = _class_name(suspect, module, named)
     return CallFinding(
         id="rnn.eval_backward",
         severity=Severity.ERROR,
@@ -91,9 +95,11 @@ def _string(place: object) -> str | None:
     return None if place is None else str(place)
 
 
-def _class_name(suspect: Suspect, module: nn.Module | None) -> str:
+def _class_name(suspect: Suspect, module: nn.Module | None, named: Named) -> str:
     if suspect.call is not None:
         return suspect.call.class_name
+    if (captured := named.captured_in(module)) is not None:
+        return captured.class_name
     if module is not None:
         return type(module).__name__
     return _MODES_OF_CUDNN.get(getattr(suspect.nodes[0], "_saved_mode", 2), "RNN")
@@ -110,7 +116,9 @@ def where(module: nn.Module | None, class_name: str, named: Named) -> str:
 
 def _seen(suspect: Suspect, setter: Setter | None, named: Named) -> str:
     call = suspect.call
-    if call is None:
+    if suspect.captured is not None:
+        text = f"{suspect.captured.how} in eval mode"
+    elif call is None:
         text = "a forward that nobody watched ran in eval mode"
     else:
         number = f"call {call.number}: " if call.number else ""
@@ -133,8 +141,17 @@ def how(setter: Setter, named: Named) -> str:
     if on is None:
         return f"{words[setter.by]} of a module that is gone"
     path = named.path(on)
-    name = type(on).__name__ if path is None else path or named.word(named.root(on))
+    name = type(on).__name__ if path is None else named.code(named.root(on), path)
     return f"{name}.{words[setter.by]}"
+
+
+def _word(root: nn.Module | None, setter: Setter | None, module: nn.Module | None, named: Named) -> str:
+    """What to call the model in a remedy: one that is not among the named ones by what is known of it."""
+    on = setter.on() if setter is not None else None
+    known = next((each for each in (on, module) if each is not None), None)
+    if root is not None or not named.models or known is None:
+        return named.word(root)
+    return type(known).__name__.lower()
 
 
 def _facts(
@@ -146,17 +163,21 @@ def _facts(
     inputs: Sequence[Any] | None,
 ) -> Facts:
     root = named.root(module)
-    part = (setter and named.path(setter.on())) or named.path(module) or ""
-    if root is None or not _trained(root, suspect.call):
+    inner = unwrapped(root) if root is not None else None
+    whole = (None, root, inner)
+    on = setter.on() if setter is not None else None
+    captured = named.captured_in(module) if suspect.call is None else None
+    part = named.path(module if on in whole else on) or ""
+    if inner is None or not _trained(inner, suspect.call) or module is inner:
         part = ""
     stopped = None
-    if part and setter is not None and not named.path(setter.on()):  # the whole model was, but trains now
-        stopped = _setter_between(root, setter, suspect.call)
+    if part and setter is not None and on in whole:  # the whole model was, but trains now
+        stopped = _setter_between(inner, setter, suspect.call)
     return Facts(
         call=suspect.call,
         stopped=stopped,
-        model=named.word(root),
-        part=part,
+        model=_word(root, setter, module, named),
+        part=part and named.code(root, part),
         setter=setter,
         later=_later(module, suspect.call),
         fed_to=fed.to(suspect),
@@ -166,7 +187,16 @@ def _facts(
         others_train=any(each is not root and each.training for each in named.models)
         if root is not None
         else False,
+        captured=captured.how if captured is not None else "",
+        kept=named.kept(module),
+        recomputed=suspect.call is not None and suspect.call.in_backward,
+        evaluated=_evaluated(module, setter, suspect.call),
     )
+
+
+def _evaluated(module: nn.Module | None, setter: Setter | None, call: RnnCall | None) -> bool:
+    last = OBSERVER.last_without_graph.get(module) if module is not None else None
+    return last is not None and setter is not None and call is not None and setter.serial < last < call.serial
 
 
 def _is_parameter(each: object, named: Named) -> bool:

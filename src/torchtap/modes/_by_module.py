@@ -56,6 +56,11 @@ class ByModule(Generic[Value]):
         ref = item[0] if known and item is not None else weakref.KeyedRef(module, self._forget, id(module))
         self._kept[id(module)] = (ref, value)
 
+    def pop(self, module: nn.Module) -> None:
+        """Forget what is kept of this module, if anything is."""
+        if self.get(module) is not None:
+            self._kept.pop(id(module), None)
+
     def __contains__(self, module: nn.Module) -> bool:
         return self.get(module) is not None
 

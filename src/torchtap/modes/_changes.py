@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from torchtap.modes._findings import printable
+from torchtap.modes._observer import code
 
 _NAMED = 4  # modules of one call that are named in its line
 
@@ -38,7 +39,7 @@ def lines(changes: Iterable[RecordedChange]) -> Iterator[str]:
     for _, group in groupby(changes, key=attrgetter("serial")):
         reached = list(group)
         first = reached[0]
-        how = f"training = {first.training}" if first.by == "write" else f"{first.by}()"
+        how = code(first.by, first.training)
         names = ", ".join(each.where or "the model itself" for each in reached[:_NAMED])
         more = f" and {len(reached) - _NAMED} more" if len(reached) > _NAMED else ""
         mode = "train" if first.training else "eval"

@@ -8,10 +8,11 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 from torch import nn
@@ -118,6 +119,8 @@ class Stack:
         return Place(*outermost)
 
 
+_LED_OUT_OF = frozenset({"forward", "<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+"""A forward called without `__call__`, and what stands within a line of the function that is meant."""
 _USER, _PACKAGE, _CALLS_MODULES, _SKIPPED = range(4)
 
 
@@ -134,6 +137,43 @@ def _owner(file: str) -> int:
 
 def _is_users(line: tuple[CodeType, int]) -> bool:
     return _owner(line[0].co_filename) == _USER
+
+
+@cache
+def _is_models(code: CodeType) -> bool:
+    """Whether it computes a part of a model's outputs: `forward`, or another method of a module, such as `encode`.
+
+    A method that runs backward or an optimizer trains the model, and is the loop itself.
+    """
+    if code.co_name == "forward":
+        return True
+    return not _TRAINS.intersection(code.co_names) and any(
+        _runs(vars(cls).get(code.co_name), code) for cls in _module_classes()
+    )
+
+
+_TRAINS = frozenset({"backward", "grad", "step", "zero_grad"})
+
+
+def _module_classes() -> Iterator[type]:
+    todo: list[type] = [nn.Module]
+    seen: set[type] = set(todo)
+    while todo:
+        cls = todo.pop()
+        yield cls
+        new = set[type](cls.__subclasses__()) - seen
+        seen |= new
+        todo += new
+
+
+def _runs(method: Any, code: CodeType) -> bool:
+    """Whether `code` is that of this method, decorators that use functools.wraps taken off."""
+    method = method.fget if isinstance(method, property) else getattr(method, "__func__", method)
+    while method is not None:
+        if getattr(method, "__code__", None) is code:
+            return True
+        method = getattr(method, "__wrapped__", None)
+    return False
 
 
 def stack_from(frame: FrameType | None) -> Stack:
@@ -157,7 +197,10 @@ def stack_from(frame: FrameType | None) -> Stack:
         elif owner == _CALLS_MODULES and code.co_name == "_call_impl":
             inside = len(lines)
         frame = frame.f_back
-    while inside < len(lines) - 1 and lines[inside][0].co_name == "forward":  # called without __call__
+    # called without __call__, or from within an expression
+    while inside < len(lines) - 1 and (
+        _is_models(lines[inside][0]) or lines[inside][0].co_name in _LED_OUT_OF
+    ):
         inside += 1
     return Stack(tuple(lines[: inside + 1]), lines[users] if users > inside else None)
 

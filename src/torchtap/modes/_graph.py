@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -69,6 +69,25 @@ def nodes(
                 needed.add(node)
                 todo.append(node)
     return [node for node in seen if node in needed]
+
+
+_ASIDE = 4
+"""Nodes between a weight and what uses it: a cast, a transpose, a view."""
+
+
+def leaves(reached: Sequence[Any]) -> Iterator[Tensor]:
+    """The leaves whose values went into these nodes, also where backward does not run on to them."""
+    known = set(reached)
+    todo = [(node, 0) for node in reached]
+    while todo:
+        node, aside = todo.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            yield variable
+        for before, _ in node.next_functions if aside < _ASIDE else ():
+            if before is not None and before not in known:
+                known.add(before)
+                todo.append((before, aside + 1))
 
 
 def node_of(tensor: Tensor | GradientEdge) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._frames import Stack, first_argument, stack_from
+from torchtap.modes._torch import runs_in_backward
 
 KEY = "torchtap.rnn_call"
 """In `grad_fn.metadata` of an RNN call's outputs: its `RnnCall`."""
@@ -49,6 +50,13 @@ class Setter:
     stack: Stack
     restores: bool = False
     """Whether one of Torchtap's own fixes puts back what was there before it."""
+
+
+def code(by: str, training: bool) -> str:
+    """What stood there: `train(False)`, too, where a mode was put back that was read too late."""
+    if by == "write":
+        return f"training = {training}"
+    return f"{by}()" if training is (by == "train") else f"{by}({training})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,8 @@ class RnnCall:
     stack: Stack
     replica_of: object = None
     """In a replica of `nn.DataParallel`: the `_all_weights` that it shares with its original."""
+    in_backward: bool = False
+    """Whether it ran within a backward: a checkpoint's forward, run again."""
     weights: tuple[int, ...] = ()
     """By id, the tensors that it was called with as weights: not the module's own in `torch.func.functional_call`."""
 
@@ -146,6 +156,11 @@ class Observer:
     open: bool = False
     """Whether anybody watches. What calls it when nobody does (a stand-in that somebody kept) is not heard."""
     last_change: ByModule[ModeChange] = field(default_factory=ByModule)
+    """What made each module's mode what it is: of several eval() in a row the first. None: nobody saw that."""
+    last_write: ByModule[ModeChange] = field(default_factory=ByModule)
+    """The last write to each, which may have changed nothing: what was set last, on purpose."""
+    last_without_graph: ByModule[int] = field(default_factory=ByModule)
+    """Of each RNN, the serial of its last call that made no graph, as an evaluation's."""
     version: int = 0
     """Grows with every mode change: equal means nothing has changed."""
     _counts: ByModule[int] = field(default_factory=ByModule)
@@ -161,10 +176,48 @@ class Observer:
         with self._lock:
             self.listeners = tuple(each for each in self.listeners if each is not listener)
 
+    def saw(self, module: nn.Module) -> bool:
+        """Whether a call of this RNN was seen since the observer was opened."""
+        return module in self._counts
+
     def forget(self) -> None:
         """Nobody watches any more: drop what was kept. Graphs keep their own calls."""
         self.last_change.clear()
+        self.last_write.clear()
+        self.last_without_graph.clear()
         self._counts.clear()
+
+    def who_set(self, module: nn.Module) -> tuple[ModeChange | None, ModeChange | None]:
+        """What `is_back` takes."""
+        return self.last_change.get(module), self.last_write.get(module)
+
+    def is_back(self, module: nn.Module, change: ModeChange | None, write: ModeChange | None) -> None:
+        """It is in the mode again that it had then: so is who had set it, whether known or not."""
+        if change is None:
+            self.last_change.pop(module)
+        else:
+            self.last_change[module] = change
+        if write is not None:
+            self.last_write[module] = write
+
+    def known(self, modules: Iterable[nn.Module]) -> ByModule[ModeChange]:
+        """What made their modes what they are, as far as it is known."""
+        known = ByModule[ModeChange]()
+        for module in modules:
+            change = self.last_change.get(module)
+            if change is not None and vars(module).get("training") == change.setter.training:
+                known[module] = change
+        return known
+
+    def recall(self, known: ByModule[ModeChange]) -> None:
+        """Take up what was `known` when somebody watched before, of modules that are in the same mode still.
+
+        Changes to and fro in between cannot be seen.
+        """
+        for module, change in known.items():
+            same = vars(module).get("training") == change.setter.training
+            if same and module not in self.last_change:
+                self.last_change[module] = change
 
     def wrote_mode(self, module: nn.Module, before: bool | None, training: bool, frame: FrameType) -> None:
         """A module's `training` was written by code in `frame`."""
@@ -182,7 +235,12 @@ class Observer:
                     training, "write", weakref.ref(module), next(_serial), stack, _setters.restoring
                 )
         change = ModeChange(before=before, setter=setter)
-        self.last_change[module] = change
+        self.last_write[module] = change
+        known = self.last_change.get(module)
+        if before != training:
+            self.last_change[module] = change
+        elif known is not None and known.setter.training != training:
+            self.last_change.pop(module)  # changed since then where nobody could see it
         self.version += 1
         for listener in self.listeners:
             listener.changed(module, change)
@@ -210,7 +268,7 @@ class Observer:
                 replica_of = module.__dict__.get("_all_weights")
             else:
                 number = self._counts[module] = (self._counts.get(module) or 0) + 1
-                change = self.last_change.get(module)
+                change = self.last_change.get(module) or self.last_write.get(module)
                 if change is not None and change.setter.training != training:
                     change = None  # set since then where nobody could see it, as in module.__dict__
         tensors = [each for each in outputs if isinstance(each, Tensor)]
@@ -227,8 +285,11 @@ class Observer:
             change=change,
             stack=stack_from(frame),
             replica_of=replica_of,
+            in_backward=runs_in_backward(),
             weights=tuple(map(id, weights)),
         )
+        if module is not None and not nodes:
+            self.last_without_graph[module] = call.serial
         for node in nodes:
             node.metadata[KEY] = call  # type: ignore[index]  # torch's annotation takes the property for a method
         for listener in self.listeners:

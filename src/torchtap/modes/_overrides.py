@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from torchtap.modes._findings import Finding, Severity
-from torchtap.modes._walk import children, named_modules
+from torchtap.modes._walk import children, mode_of, named_modules
 from torchtap.modes.kinds import what_mode_changes
 
 _GOES_DOWN = frozenset({"children", "modules", "named_children", "named_modules", "_modules", "apply"})
@@ -203,7 +203,7 @@ def _overridden(module: nn.Module, path: str) -> Iterator[Finding]:
     try:
         own = vars(module)
         training = module.training
-    except (AttributeError, RuntimeError):  # half made
+    except Exception:  # half made; a property of the user's own may raise anything
         return
     if not isinstance(training, bool):
         yield _finding(
@@ -311,7 +311,7 @@ def _without_super(module: nn.Module, path: str, who: str, read: Reading) -> Ite
     stays = [each for name, child in children(module) if name in missed for each in _moded(child)]
     if read.empty:
         fixed = [each for _, each in named_modules(module) if what_mode_changes(each)]
-        severity = Severity.WARN if any(each.training for each in fixed) else Severity.INFO
+        severity = Severity.WARN if any(map(mode_of, fixed)) else Severity.INFO
         seen = f"{who} does nothing: the mode here and below stays as it is"
         cause = "train(mode) is what sets the mode, for eval() too"
         remedy = f"nothing if it shall stay in eval for good, else leave it out, or {IDIOM}"
@@ -321,7 +321,7 @@ def _without_super(module: nn.Module, path: str, who: str, read: Reading) -> Ite
         cause = "eval() calls train(False): this runs with False in place of its argument, and the mode stays"
         remedy = "another name, such as fit(); the name train belongs to the mode"
     elif missed:
-        severity = Severity.WARN if any(each.training for each in stays) else Severity.INFO
+        severity = Severity.WARN if any(map(mode_of, stays)) else Severity.INFO
         shown = ", ".join(missed[:3]) + f" and {len(missed) - 3} more" * (len(missed) > 3)
         seen = f"{who} does not call super().train(mode), nor names {shown}: their modes stay as they are"
         cause = "train(mode) goes down the tree only where each train() hands it on"

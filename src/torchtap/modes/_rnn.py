@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchtap.modes import _kernels
 from torchtap.modes._frames import stack_from
 from torchtap.modes._observer import OBSERVER
-from torchtap.modes._torch import cudnn_rnn, is_fake, register_once
+from torchtap.modes._torch import cudnn_rnn, is_fake, not_traced, register_once
 
 FUNCTIONS = {
     "lstm": _kernels.LSTM,
@@ -74,6 +74,12 @@ def _takes_bfloat16() -> bool:
     return torch.__version__ >= "2.10" and (cudnn is None or cudnn >= 91300)
 
 
+def by_name(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of one of the `FUNCTIONS` by their names; "data" stands for packed sequences only."""
+    packed = "batch_sizes" in kwargs or (len(args) > 3 and not isinstance(args[3], bool))
+    return {**dict(zip(_PACKED if packed else _PADDED, args, strict=False)), **kwargs}
+
+
 def stand_in(name: str, native: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
     """What stands on `torch._VF` in place of `name` while somebody watches."""
     mode = FUNCTIONS[name]
@@ -81,13 +87,14 @@ def stand_in(name: str, native: Callable[[], Callable[..., Any]]) -> Callable[..
     # torch.compile runs RNNs eagerly unless told otherwise; looking into this it would compile them after all.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def eager(*args: Any, **kwargs: Any) -> Any:
-        packed = "batch_sizes" in kwargs or (len(args) > 3 and not isinstance(args[3], bool))
-        call = {**dict(zip(_PACKED if packed else _PADDED, args, strict=False)), **kwargs}
+        call = by_name(args, kwargs)
+        packed = "data" in call
         x = call.get("data" if packed else "input")
         # Not a call that libtorch would accept: let it say so. And what is traced has no values.
         if len(call) != len(_PADDED) or not isinstance(x, Tensor) or is_fake(x):
             return native()(*args, **kwargs)
-        cudnn = would_use_cudnn(x)
+        with not_traced():
+            cudnn = would_use_cudnn(x)
         emulated = cudnn and _emulations > 0 and x.device.type == "cpu"  # on a GPU the real thing decides
         outputs = _call_cudnn(mode, x, call, packed) if emulated else native()(*args, **kwargs)
         frame: FrameType | None = sys._getframe(1)
@@ -154,8 +161,10 @@ def _call_cudnn(mode: int, x: Tensor, call: dict[str, Any], packed: bool) -> tup
         x, hx, cx, *weights = (
             t.to(low) if t is not None and t.dtype != torch.float64 else t for t in (x, hx, cx, *weights)
         )
-    hidden_size = int((hx if cx is None else cx).size(-1))
-    proj_size = int(hx.size(-1)) if hx.size(-1) != hidden_size else 0
+    with not_traced():
+        hidden_size, out_size = (hx if cx is None else cx).size(-1), hx.size(-1)
+        batch_sizes = call["batch_sizes"].tolist() if packed else ()
+    proj_size = out_size if out_size != hidden_size else 0
     out, hy, cy, _reserve, _weight_buf = cudnn_rnn(
         x,
         weights,
@@ -171,7 +180,7 @@ def _call_cudnn(mode: int, x: Tensor, call: dict[str, Any], packed: bool) -> tup
         call["dropout"],
         call["train"],
         call["bidirectional"],
-        call["batch_sizes"].tolist() if packed else (),
+        batch_sizes,
         None,  # dropout_state: cuDNN's random state, on the GPU only
     )
     if out.grad_fn is not None:

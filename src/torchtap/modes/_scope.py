@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
+
+from torchtap.modes._given import Function, decorated
 
 T = TypeVar("T")
-P = ParamSpec("P")
-Result = TypeVar("Result")
 
 
 class _Entered(threading.local):
@@ -32,11 +30,11 @@ class Scope(Generic[T]):
     ...     outer, inner
     ('inside', 'inside')
     >>> @scope
-    ... def batches():
+    ... def rows():
     ...     yield 1
     Traceback (most recent call last):
     ...
-    TypeError: fix() cannot decorate batches, a generator: its body runs after the call. Use `with fix()` inside it
+    TypeError: fix() cannot decorate rows, a generator: its body runs after the call. Use `with modes.fix():` inside it
     """
 
     def __init__(self, name: str, make: Callable[[], AbstractContextManager[T]]) -> None:
@@ -60,29 +58,6 @@ class Scope(Generic[T]):
             raise RuntimeError(f"{self._name} is left in a thread that has not entered it")
         return self._entered.managers.pop().__exit__(kind, error, trace)
 
-    def __call__(self, function: Callable[P, Result]) -> Callable[P, Result]:
+    def __call__(self, function: Function) -> Function:
         """A function that runs `function` inside, entered anew at each call."""
-        name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
-        if inspect.isclass(function) or not callable(function):
-            what = f"the class {name}" if inspect.isclass(function) else f"a {name}"
-            raise TypeError(f"{self._name} decorates functions, got {what}")
-        for kind, is_kind in _RUN_LATER.items():
-            if is_kind(function) or is_kind(getattr(function, "__call__", None)):  # noqa: B004
-                raise TypeError(
-                    f"{self._name} cannot decorate {name}, {kind}: its body runs after the call. "
-                    f"Use `with {self._name}` inside it"
-                )
-
-        @functools.wraps(function)
-        def inside(*args: P.args, **kwargs: P.kwargs) -> Result:
-            with self:
-                return function(*args, **kwargs)
-
-        return inside
-
-
-_RUN_LATER: dict[str, Callable[[object], bool]] = {
-    "a generator": inspect.isgeneratorfunction,
-    "a coroutine": inspect.iscoroutinefunction,
-    "an asynchronous generator": inspect.isasyncgenfunction,
-}
+        return decorated(self._name, function, lambda: self)

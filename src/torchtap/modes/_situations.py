@@ -41,20 +41,38 @@ class Facts:
     """Whether no parameter of the RNN does."""
     others_train: bool = False
     """Whether another of the models is in train mode."""
+    captured: str = ""
+    """How it got into a program, as `Captured.how`; "" for a module's own call."""
+    kept: str = ""
+    """Where the model keeps it out of reach of train() and eval(), such as `cells[0]`; "" where it is registered."""
+    recomputed: bool = False
+    """Whether the forward ran within backward, in a reentrant checkpoint."""
+    evaluated: bool = False
+    """Whether, between that it was put in eval mode and this call, it ran without a graph: an evaluation."""
 
     @property
     def function(self) -> str:
         """The function that put it in eval mode, where it is another one than those that led to the forward."""
-        here = self.setter.stack.here if self.setter else None
-        if here is None or self.call is None or here.function.startswith("<"):
+        if self.setter is None or self.call is None:
             return ""
-        return "" if any(here.code is place.code for place in self.call.stack.places) else here.function
+        # Out of a comprehension or lambda: `[net.eval() for net in nets]`.
+        named = (place for place in self.setter.stack.places if not place.function.startswith("<"))
+        by = next(named, None)
+        if by is None or any(by.code is place.code for place in self.call.stack.places):
+            return ""
+        return by.function
+
+    @property
+    def _kept(self) -> str:
+        holder, closed, _ = self.kept.partition(".__closure__")
+        return f"what {self.model}.{holder} closes over" if closed else f"{self.model}.{self.kept}"
 
     def fill(self, text: str) -> str:
         """`text` with its {slots} filled."""
         return text.format(
             model=self.model,
             part=self.part,
+            kept=self._kept,
             function=self.function,
             fed_to=self.fed_to,
             at=f" at {self.call.stack.caller}" if self.call and self.call.stack.caller else "",
@@ -75,15 +93,66 @@ class Situation:
 
 _AROUND = "with modes.differentiable_eval({model}): around the forward{at}: outputs of eval mode, and backward works"
 
+CHECKPOINT = Situation(
+    "checkpoint",
+    lambda f: f.recomputed,
+    "{model}.train() before backward, and before the forward too; or checkpoint(..., use_reentrant=False) and "
+    "{model}.train() before the forward",
+    "checkpoint(..., use_reentrant=True) runs its forward again within backward: the mode at backward counts.",
+)
+
+
+def _fixed(how: str, cause: str, remedy: str) -> Situation:
+    return Situation(how, lambda f: f.captured == how, f"{remedy}; {_WITHOUT_CUDNN}", cause)
+
+
+_WITHOUT_CUDNN = "for gradients of eval outputs: with modes.without_cudnn(): around its forward"
+_OF_PROGRAMS = (
+    _fixed(
+        "exported",
+        "torch.export keeps the mode of the export; it cannot be set any more.",
+        "export another one in train mode: torch.export.export(model.train(), ...)",
+    ),
+    _fixed(
+        "captured",
+        "torch.fx keeps the mode in which the model was captured; train() does not change it.",
+        "capture it in train mode",
+    ),
+    _fixed(
+        "traced",
+        "torch.jit.trace keeps the mode of the trace; train() does not change it.",
+        "trace another one in train mode: torch.jit.trace(model.train(), ...)",
+    ),
+    _fixed(
+        "frozen",
+        "torch.jit.freeze keeps eval mode for good.",
+        "use the module as it was before torch.jit.freeze, in train mode",
+    ),
+    _fixed(
+        "scripted",
+        "A scripted module has a mode of its own, and that of what it was made of does not count. " + RULE,
+        "{model}.train() on the scripted module itself, before its forward",
+    ),
+)
+
 _MAKES = "load|build|make|create|init|setup|pretrained"
 """In the name of a function that hands a model out, in eval mode as loaders of pretrained ones do."""
 
 SITUATIONS = (
+    CHECKPOINT,
+    *_OF_PROGRAMS,
     Situation(
         "state_fed_on",
         lambda f: f.fed_to is not None,
         "detach what is fed on: h = h.detach(), of an LSTM's state both tensors; or model.train() before both calls",
         "Call {fed_to} ran in train mode and was fed what this call gave: its gradient flows on into this call.",
+    ),
+    Situation(
+        "unregistered",
+        lambda f: bool(f.kept),
+        "an nn.ModuleList instead of a list or tuple, an nn.ModuleDict instead of a dict, an attribute of its own for "
+        "the rest, so that {model}.train() reaches it; until then train() on {kept} before the forward{at}",
+        "{model}.train() and {model}.eval() do not reach {kept}: it is not registered. " + RULE,
     ),
     Situation(
         "unreached",
@@ -102,17 +171,17 @@ SITUATIONS = (
     ),
     Situation(
         "part_left_in_eval",
-        lambda f: bool(f.part and f.function) and not re.search(f"freez|{_MAKES}", f.function),
+        lambda f: bool(f.part and f.function) and f.evaluated,
         "in {function}(), with modes.eval_mode({part}): ... gives every module its mode back; "
         "or {part}.train() before the forward{at}",
-        "Only {part} is in eval mode, the model trains. " + RULE,
+        "{part} is in eval mode while the model is in train mode. " + RULE,
     ),
     Situation(
         "part",
         lambda f: bool(f.part),
         "to freeze {part}: {part}.requires_grad_(False), and leave it in train mode. To let it learn with its dropout "
         "off: with modes.differentiable_eval({part}): around the forward{at}",
-        "Only {part} is in eval mode, the model trains. " + RULE,
+        "{part} is in eval mode while the model is in train mode. " + RULE,
     ),
     Situation(
         "train_after_forward",

@@ -8,8 +8,11 @@ from typing import Any
 
 from torch import nn
 
+from torchtap.modes._captured import Captured
+from torchtap.modes._graph import leaves
 from torchtap.modes._named import Named
 from torchtap.modes._observer import KEY, RnnCall
+from torchtap.modes._walk import named_modules, parameters
 
 _CUDNN = ("CudnnRnnBackward", "MiopenRnnBackward")
 
@@ -21,6 +24,8 @@ class Suspect:
     call: RnnCall | None
     nodes: list[Any]
     """Its autograd nodes, where they are known."""
+    captured: Captured | None = None
+    """The program's own call, where neither a watched call nor a node tells of it."""
 
     @property
     def is_cudnn(self) -> bool:
@@ -32,6 +37,8 @@ class Suspect:
         """The mode its forward ran in."""
         if self.call is not None:
             return self.call.training
+        if self.captured is not None:
+            return bool(self.captured.training)
         return bool(self.nodes[0]._saved_train)
 
     @property
@@ -90,6 +97,36 @@ def calls_of(what: Iterable[RnnCall | Any], named: Named) -> list[Suspect]:
     return list(suspects.values())
 
 
+def captured_calls(reached: Sequence[Any], suspects: Sequence[Suspect], named: Named) -> list[Suspect]:
+    """The calls in programs whose mode the program alone tells, as this graph, of a CPU, shows only their weights."""
+    fixed = [each for each in named.captured if each.training is not None]
+    if not fixed:
+        return []
+    told = {id(module_of(each, named)) for each in suspects}
+    used = set(map(id, leaves(reached)))
+    return [
+        Suspect(None, [], each)
+        for each in fixed
+        if id(each.module) not in told
+        and not any(weight.is_cuda for weight in weights_of(each.module))
+        and any(id(weight) in used for weight in weights_of(each.module))
+        and not is_shared(each, named)
+    ]
+
+
+def is_shared(captured: Captured, named: Named) -> bool:
+    """Whether another RNN has the same weights, such as what it was made of: then these tell of no call."""
+    own = set(map(id, weights_of(captured.module)))
+    others: list[nn.Module] = [each for each in named if isinstance(each, nn.RNNBase)]
+    others += [each.module for each in named.captured if each is not captured]
+    return any(id(weight) in own for other in others for weight in weights_of(other))
+
+
+def weights_of(module: nn.Module) -> list[nn.Parameter]:
+    """Of an RNN, or of a program that holds one somewhere below it."""
+    return [weight for _, each in named_modules(module) for weight in parameters(each)]
+
+
 def _inside_calls(nodes: Sequence[Any]) -> set[Any]:
     """The oneDNN nodes that watched calls made inside, one a layer and direction: the call tells of them already.
 
@@ -124,6 +161,8 @@ def _inside_calls(nodes: Sequence[Any]) -> set[Any]:
 def module_of(suspect: Suspect, named: Named) -> nn.Module | None:
     """The module that was called: as watched, else the one whose parameters its nodes lead to."""
     call = suspect.call
+    if suspect.captured is not None:
+        return suspect.captured.module
     if call is None:
         owners = map(named.owner_of, suspect.nodes)
         return next((each for each in owners if each is not None), None)

@@ -15,8 +15,10 @@ Seen to work alike in torch 2.9.1+cu128 and 2.14.1+cu130 (CPU only, no GPU); tes
 - `torch._C._set_cudnn_enabled`: `torch.backends.cudnn.flags()` sets more than this switch and reads `allow_tf32`, which
   raises where fp32_precision differs between operators; assigning `cudnn.enabled` raises after
   `disable_global_flags()`.
-
-
+- `torch._C._get_tracing_state`, `_set_tracing_state`: while torch.jit.trace runs, sizes are traced tensors, and
+  comparing them warns the user.
+- `ScriptModule._c`: the public `graph` is that of `forward` only, which a scripted RNN does not have.
+- `torch._C._current_graph_task_id`: as torch.utils.checkpoint tells that backward is running.
 - `distributed_c10d._get_default_store`: the store that every process group is made with. A store of our own would need
   an address, and a collective to agree on it.
 - `torch._C.DisableTorchFunction`: a tensor subclass of the user must not see or change what happens inside a
@@ -48,6 +50,32 @@ def register_builtin(function: Callable[..., Any], operator: str) -> None:
 def is_fake(x: Any) -> bool:
     """Whether this tensor has no values: torch.compile and torch.export run code with such ones."""
     return isinstance(x, torch._subclasses.FakeTensor)
+
+
+@contextmanager
+def not_traced() -> Iterator[None]:
+    """Inside, torch.jit.trace records nothing: sizes are numbers, and to compare them warns of nothing."""
+    state = torch._C._get_tracing_state()
+    if state is None:
+        yield
+        return
+    switch: Any = torch._C
+    switch._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        switch._set_tracing_state(state)
+
+
+def script_graphs(module: torch.jit.ScriptModule) -> list[Any]:
+    """The graphs of this module's own methods, without those of the modules that they call."""
+    compiled: Any = module._c
+    return [compiled._get_method(name).graph for name in compiled._method_names()]
+
+
+def runs_in_backward() -> bool:
+    """Whether autograd runs a backward in this thread: what is called then recomputes a forward."""
+    return int(torch._C._current_graph_task_id()) != -1
 
 
 _lock = threading.Lock()

@@ -10,7 +10,7 @@ from torch import nn
 
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding
-from torchtap.modes._walk import joined
+from torchtap.modes._walk import joined, mode_of, modules, named_modules
 from torchtap.modes.reach import hidden_modules
 
 
@@ -25,7 +25,7 @@ class Watched:
         # Weak, for the guard holds this: it goes with its last reference, see `ByModule`.
         self._report = weakref.WeakMethod(report)
         self.entry = ByModule[bool]()
-        """Each module's mode when the guard was entered."""
+        """Each module's mode when the guard was entered, as far as it could be read."""
 
     def report(self, finding: Finding) -> None:
         """Give the guard a finding. Equal ones are kept once."""
@@ -41,9 +41,9 @@ class Watched:
         """Look at the models anew."""
         self._find()
         self.entry.clear()
-        for model in self.models:
-            for module in model.modules():
-                self.entry[module] = module.training
+        for module in modules(*self.models):
+            if (mode := mode_of(module)) is not None:
+                self.entry[module] = mode
 
     def path(self, module: nn.Module) -> str | None:
         """As in `model.named_modules()`, "" for the model itself; None for what is not part of it.
@@ -79,13 +79,13 @@ class Watched:
         paths: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         for reference, name in zip(self._models, self._names, strict=True):
             model = reference()
-            for path, module in model.named_modules() if model is not None else ():
+            for path, module in named_modules(model) if model is not None else ():
                 paths.setdefault(id(module), (weakref.ref(module), joined(name, path)))
         self._paths = paths
 
     def _holds(self, module: nn.Module) -> bool:
         return any(
-            held is module for hidden in hidden_modules(self.models) for held in hidden.module.modules()
+            held is module for hidden in hidden_modules(self.models) for held in modules(hidden.module)
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -11,22 +11,23 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from torchtap.modes._blame import blame, told
+from torchtap.modes._blame import blamed, told
 from torchtap.modes._findings import CallFinding
 from torchtap.modes._graph import AT_MOST, is_freed, nodes
 from torchtap.modes._hidden import checkpointed, unseen
 from torchtap.modes._named import Named, is_frozen
-from torchtap.modes._suspects import calls_of
+from torchtap.modes._suspects import calls_of, captured_calls
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-Tensors = Tensor | Sequence[Tensor]
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BackwardReport:
-    """What `check_backward` found. False when all is well; prints one line a call, `text` says why and what to do."""
+    """What `check_backward` found. False when that is nothing; prints one line a call, `text` says why and what to do.
+
+    All is well where `unseen` is empty too: only then the text says so.
+    """
 
     findings: tuple[CallFinding, ...]
     calls: int
@@ -45,9 +46,12 @@ class BackwardReport:
 
     @property
     def _well(self) -> str:
-        if self.calls:
-            return f"well: {_counted(self.calls)}, none refused by cuDNN"
-        return "well: no RNN call seen that cuDNN would run"
+        seen = (
+            f"{_counted(self.calls)}, none refused by cuDNN"
+            if self.calls
+            else "no RNN call seen that cuDNN would run"
+        )
+        return f"not known: {seen}, but not all can be seen" if self.unseen else f"well: {seen}"
 
     @property
     def text(self) -> str:
@@ -84,27 +88,29 @@ def _counted(calls: int) -> str:
 
 
 def check_backward(
-    loss: Tensor | Sequence[Tensor],
+    loss: Tensor | GradientEdge | Sequence[Tensor | GradientEdge],
     model: nn.Module | None = None,
     *,
     inputs: Tensor | GradientEdge | Sequence[Tensor | GradientEdge] | None = None,
 ) -> BackwardReport:
     """Tell, without running backward, which RNN calls would make it raise on cuDNN.
 
-    Walks the graph of `loss` once: a tensor of any shape, dtype and device, or several; changes nothing, keeps
-    nothing alive, does not synchronise (1,000 nodes: about 2 ms). With `inputs`, tensors as for
+    Walks the graph of `loss` once: a tensor of any shape, dtype and device, a `GradientEdge`, or several; changes
+    nothing, keeps nothing alive, does not synchronise (1,000 nodes: about 2 ms). With `inputs`, tensors as for
     `torch.autograd.grad` or `backward(inputs=...)`, only what lies on a way to them.
 
-    The report is false when all is well. Each finding tells the call's module, as a path where `model` is given,
-    and, where the forward ran inside `guard` or `emulate_cudnn`, the lines of the forward and of what put the module
-    in eval mode, and what to do. On CUDA graphs and under emulation it tells what backward will do here; on a plain
-    CPU what it would do on cuDNN, for the calls that were watched and for LSTMs, whose CPU nodes tell their mode
-    (then taken for granted: that `torch.backends.cudnn.enabled` was as it is now).
+    The report is false when no call was found that raises. Each finding tells the call's module, as a path where
+    `model` is given, and, where the forward ran inside `guard` or `emulate_cudnn`, the lines of the forward and of what
+    put the module in eval mode, and what to do. On CUDA graphs and under emulation it tells what backward will do here;
+    on a plain CPU what it would do on cuDNN, for the calls that were watched, for LSTMs, whose CPU nodes tell their
+    mode, and for programs of `torch.export`, `torch.fx` and `torch.jit.trace` in `model`, which keep theirs (then taken
+    for granted: that `torch.backends.cudnn.enabled` was as it is now).
 
-    Not promised: RNN calls inside a custom `autograd.Function` and unwatched GRUs and RNNs of a plain CPU cannot be
-    seen; `report.unseen` names them, the latter where `model` is given. A gradient that never arrives, because a custom
-    function gives None, is foreseen all the same. For a reentrant checkpoint the mode at backward counts: RNNs in it
-    that are in eval mode now are findings too.
+    What cannot be told is never called well: `report.unseen` names custom `autograd.Function`s and, where `model` is
+    given, RNNs of a plain CPU whose mode nobody knows: unwatched GRUs and RNNs, also scripted ones, and those with
+    frozen weights, which a graph does not show. Not seen without `model`, and not promised: calls of `torch.gru` and
+    its like by hand. A gradient that never arrives, because a custom function gives None, is foreseen all the same. For
+    a reentrant checkpoint the mode at backward counts: RNNs in it that are in eval mode now are findings too.
 
     Raises `TypeError` for what is no tensor or no `nn.Module`, `ValueError` for a loss or inputs without a graph, and
     for a graph that backward has freed, where that can be seen without touching it (cuDNN's RNNs always; tanh, softmax
@@ -117,8 +123,7 @@ def check_backward(
     >>> bool(check_backward(rnn.train()(x)[0].sum(), rnn))
     False
     """
-    if model is not None and not isinstance(model, nn.Module):
-        raise TypeError(f"check_backward(model=...) takes an nn.Module, got {_kind(model)}")
+    _check_model(model, loss)
     losses = _losses(loss, model)
     asked = _inputs(inputs)
     reached = nodes(losses, asked)
@@ -127,30 +132,62 @@ def check_backward(
             "check_backward(): backward has run through this graph already and freed it. Check before backward, or "
             "give the loss of a new forward"
         )
-    models = () if model is None else (model,)
-    named = Named(models)
-    found = blame(reached, models, inputs=asked)
-    found += checkpointed(reached, named)
+    named = Named(() if model is None else (model,))
     suspects = calls_of(reached, named)
+    suspects += captured_calls(reached, suspects, named)
+    found = blamed(suspects, named, asked)
+    found += checkpointed(reached, named)
     hidden = unseen(reached, suspects, named)
     if len(reached) >= AT_MOST:
         hidden = (*hidden, f"the graph beyond {AT_MOST:,} nodes: more are not looked at")
     return BackwardReport(tuple(found), sum(each.follows_rule for each in suspects), hidden)
 
 
-def _losses(loss: object, model: nn.Module | None) -> list[Tensor]:
-    losses = list(loss) if isinstance(loss, (list, tuple)) else [loss]
+def _check_model(model: object, loss: object) -> None:
+    if model is None or isinstance(model, nn.Module):
+        return
+    if isinstance(loss, nn.Module) and isinstance(model, (Tensor, GradientEdge)):
+        raise TypeError("check_backward(loss, model): the loss comes first, it was given the model first")
+    hint = ""
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        hint = ": give the instance that made the loss"
+    elif isinstance(model, (Tensor, GradientEdge)):
+        hint = ": several losses go into one list, check_backward([first, second], model)"
+    elif isinstance(model, (list, tuple, dict)):
+        kind = "ModuleDict" if isinstance(model, dict) else "ModuleList"
+        hint = f": several models go into one, nn.{kind}(...)"
+    raise TypeError(f"check_backward(model=...) takes an nn.Module, got {_kind(model)}{hint}")
+
+
+def _losses(loss: object, model: nn.Module | None) -> list[Tensor | GradientEdge]:
+    several = isinstance(loss, (list, tuple)) and not isinstance(loss, GradientEdge)  # which is a tuple
+    losses: list[Any] = list(loss) if several else [loss]  # type: ignore[call-overload]
     if not losses:
         raise ValueError("check_backward() was given no loss: an empty sequence")
     for number, each in enumerate(losses):
-        name = "loss" if losses[0] is loss else f"loss[{number}]"
+        name = f"loss[{number}]" if several else "loss"
+        if isinstance(each, GradientEdge):
+            continue
         if not isinstance(each, Tensor):
-            raise TypeError(f"check_backward() takes a tensor or several, {name} is {_kind(each)}")
+            raise TypeError(
+                f"check_backward() takes a tensor or several, {name} is {_kind(each)}{_instead_of(each)}"
+            )
         if not each.requires_grad:
             raise ValueError(
                 f"check_backward(): {name} has no graph, backward would raise: {_why_no_graph(each, model)}"
             )
-    return losses  # type: ignore[return-value]
+    return losses
+
+
+def _instead_of(loss: object) -> str:
+    if isinstance(loss, nn.Module):
+        return ": give what backward is called on, check_backward(loss, model)"
+    if isinstance(loss, Mapping):
+        keys = [key for key, value in loss.items() if isinstance(value, Tensor) and value.requires_grad]
+        return f": give a value of it, such as that of {keys[0]!r:.40}" if keys else ""
+    if isinstance(loss, (list, tuple)):
+        return ": give its tensors, in one list"
+    return ""
 
 
 def _why_no_graph(loss: Tensor, model: nn.Module | None) -> str:
@@ -166,9 +203,25 @@ def _why_no_graph(loss: Tensor, model: nn.Module | None) -> str:
 
 
 def _inputs(inputs: Any) -> list[Tensor | GradientEdge]:
-    several = (
-        [] if inputs is None else [inputs] if isinstance(inputs, (Tensor, GradientEdge)) else list(inputs)
-    )
+    if inputs is None:
+        return []
+    if isinstance(inputs, nn.Module):
+        raise TypeError(
+            "check_backward(inputs=...) takes tensors: of a model, inputs=list(model.parameters())"
+        )
+    if isinstance(inputs, (Tensor, GradientEdge)):
+        return _checked([inputs])
+    if isinstance(inputs, (str, Mapping)) or not isinstance(inputs, Iterable):
+        raise TypeError(f"check_backward(inputs=...) takes a tensor or several, got {_kind(inputs)}")
+    several = list(inputs)
+    if not several:
+        raise ValueError(
+            "check_backward(inputs=...) is empty, backward would raise; leave it out for all leaves"
+        )
+    return _checked(several)
+
+
+def _checked(several: list[Any]) -> list[Tensor | GradientEdge]:
     for number, each in enumerate(several):
         if not isinstance(each, (Tensor, GradientEdge)):
             raise TypeError(f"check_backward(inputs=...) takes tensors, number {number} is {_kind(each)}")

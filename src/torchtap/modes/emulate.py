@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, TypeVar, cast
 
 from torchtap.modes import _rnn
 from torchtap.modes._doors import RNN, opened
+from torchtap.modes._given import Function, decorated, no_brackets
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _process = ExitStack()
 would_use_cudnn = _rnn.would_use_cudnn
 
 
-def emulate_cudnn() -> Emulation:
+def emulate_cudnn(bare: None = None, /) -> Emulation:
     """Run `nn.LSTM`, `nn.GRU` and `nn.RNN` on CPU tensors under cuDNN's rule: a GPU's error shows here.
 
     Inside, calls go through `aten::_cudnn_rnn`, for which Torchtap brings a CPU kernel: outputs, gradients
@@ -42,7 +38,8 @@ def emulate_cudnn() -> Emulation:
     the rule for good. Modules made by `torch.export` call libtorch themselves and stay native here, while on a GPU
     the mode that they were exported in decides.
 
-    Raises `RuntimeError` if another package has registered CPU kernels for cuDNN's RNN already.
+    Raises `RuntimeError` if another package has registered CPU kernels for cuDNN's RNN already. `bare` is nothing: it
+    is there so that `@emulate_cudnn` without brackets can be told.
 
     >>> import torch
     >>> rnn, x = torch.nn.LSTM(4, 3).eval(), torch.zeros(5, 2, 4)  # steps, batch, features
@@ -53,6 +50,8 @@ def emulate_cudnn() -> Emulation:
     ...
     RuntimeError: cudnn RNN backward can only be called in training mode
     """
+    if bare is not None:
+        raise no_brackets("emulate_cudnn", bare)
     return Emulation()
 
 
@@ -76,27 +75,7 @@ class Emulation:
 
     def __call__(self, function: Function) -> Function:
         """Open it for each call of `function`, and for each run of its coroutine."""
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
-                f"emulate_cudnn() cannot decorate the generator {function.__name__}(), which runs in pieces: "
-                "open `with modes.emulate_cudnn():` inside it"
-            )
-        if not callable(function) or isinstance(function, type):
-            raise TypeError(
-                f"emulate_cudnn() decorates a function; it was given {function!r}. Is `@emulate_cudnn()` over a class?"
-            )
-
-        @functools.wraps(function)
-        def emulated(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        @functools.wraps(function)
-        async def emulated_coroutine(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return await function(*args, **kwargs)
-
-        return cast(Function, emulated_coroutine if inspect.iscoroutinefunction(function) else emulated)
+        return decorated("emulate_cudnn()", function, lambda: self, coroutines=True)
 
 
 def emulate_in_this_process() -> None:

@@ -13,22 +13,28 @@ would run when it has closed already. What they restore is what they found on en
 model inside gets its mode back, one that is put in keeps the mode it has. A module that occurs twice is restored once.
 Modules in plain lists and dicts are not reached, as by `train()` and `eval()` themselves: use `nn.ModuleList`.
 A mode belongs to the module and not to a thread: another thread that runs the same model meanwhile sees it too.
+Several may be open on the same modules in several threads or coroutines: in whatever order they are left, each module
+is in the end what it was before the first.
 Wrappers (`DataParallel`, `DistributedDataParallel`, what `torch.compile` returns) may be given, or what is in them.
-Nothing here looks at tensors: any device, any dtype, meta too.
+Nothing here looks at tensors: any device, any dtype, meta too. A model of which a part is half made, as
+`super().__init__()` was not called, is a `TypeError` that names the part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from torchtap.modes._observer import OBSERVER, restoring
+from torchtap.modes._given import models_given, no_brackets
+from torchtap.modes._observer import OBSERVER, ModeChange, restoring
+from torchtap.modes._overlap import LOCK, Overlap
 from torchtap.modes._scope import Scope
 from torchtap.modes._torch import CudnnSwitch
+from torchtap.modes._walk import modules, named_modules
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -59,16 +65,18 @@ def eval_mode(model: Model, *more: nn.Module, inference: bool = False) -> Scope[
     >>> [module.training for module in model.modules()], torch.is_grad_enabled()
     ([True, True, True, False], True)
     """
-    models = _modules("eval_mode", model, *more)
+    models = models_given("eval_mode", model, *more)
 
     @contextmanager
     def scope() -> Iterator[Model]:
-        with _restored(models, by_train=True):
-            for each in models:
-                try:
-                    each.eval()
-                except NotImplementedError as error:
-                    raise NotImplementedError(_EXPORTED.format(error)) from error
+        with ExitStack() as stack:
+            with LOCK:
+                stack.enter_context(_restored(models, by_train=True))
+                for each in models:
+                    try:
+                        each.eval()
+                    except NotImplementedError as error:
+                        raise NotImplementedError(_EXPORTED.format(error)) from error
             with torch.inference_mode() if inference else torch.no_grad():
                 yield model
 
@@ -100,11 +108,13 @@ def preserve_modes(model: Model, *more: nn.Module) -> Scope[Model]:
     >>> [module.training for module in model.modules()]
     [True, True, False]
     """
-    models = _modules("preserve_modes", model, *more)
+    models = models_given("preserve_modes", model, *more)
 
     @contextmanager
     def scope() -> Iterator[Model]:
-        with _restored(models, by_train=True):
+        with ExitStack() as stack:
+            with LOCK:
+                stack.enter_context(_restored(models, by_train=True))
             yield model
 
     return Scope("preserve_modes(...)", scope)
@@ -124,7 +134,7 @@ def differentiable_eval(model: Model, *more: nn.Module) -> Scope[Model]:
     themselves when `rnn.training` is set. Second derivatives: see `without_cudnn`.
 
     Cost: cuDNN's reserve memory for each RNN call, as in training, and no time in the RNN. Entering and leaving takes
-    about 1.2 times as long as `model.eval()` and `model.train()`. Under `torch.no_grad()` nothing is gained: use
+    about 1.25 times as long as `model.eval()` and `model.train()`. Under `torch.no_grad()` nothing is gained: use
     `eval_mode` there.
 
     Raises `TypeError` for what is not an `nn.Module`, and where the mode cannot be changed any more: RNNs compiled by
@@ -137,31 +147,28 @@ def differentiable_eval(model: Model, *more: nn.Module) -> Scope[Model]:
     >>> model.training, model[0].training, model[0].dropout
     (True, True, 0.5)
     """
-    models = _modules("differentiable_eval", model, *more)
+    models = models_given("differentiable_eval", model, *more)
 
     @contextmanager
     def scope() -> Iterator[Model]:
         for each in models:
             _refuse_fixed_modes(each)
-        everything = _all(models)
+        everything = modules(*models)
         rnns = [module for module in everything if isinstance(module, nn.RNNBase)]
         # A subclass may have a module of that name, which is then in eval mode as all others are.
-        dropouts = [(rnn, rnn.dropout) for rnn in rnns if not isinstance(rnn.dropout, nn.Module)]
-        with _restored(models, by_train=False):
-            try:
+        dropping = [rnn for rnn in rnns if not isinstance(rnn.dropout, nn.Module)]
+        with ExitStack() as stack:
+            with LOCK:
+                stack.enter_context(_restored(models, by_train=False))
+                stack.enter_context(_without_dropout(dropping))
                 for module in everything:
                     _write(module, isinstance(module, nn.RNNBase))
-                for rnn, _ in dropouts:
-                    rnn.dropout = 0.0
-                yield model
-            finally:
-                for rnn, dropout in dropouts:
-                    rnn.dropout = dropout
+            yield model
 
     return Scope("differentiable_eval(...)", scope)
 
 
-def without_cudnn() -> Scope[None]:
+def without_cudnn(bare: None = None, /) -> Scope[None]:
     """Run forwards without cuDNN: gradients of RNNs in eval mode work then, and second derivatives.
 
     Sets `torch.backends.cudnn.enabled` to False inside and nothing else. `torch.backends.cudnn.flags(enabled=False)`
@@ -177,10 +184,14 @@ def without_cudnn() -> Scope[None]:
     MIOpen): slower on a GPU, by how much is not measured yet. So open it around the RNN's forward alone. On a CPU there
     is no cuDNN, and no cost. For first derivatives `differentiable_eval` keeps cuDNN.
 
+    `bare` is nothing: it is there so that `@without_cudnn` without brackets can be told.
+
     >>> with without_cudnn():
     ...     torch.backends.cudnn.enabled
     False
     """
+    if bare is not None:
+        raise no_brackets("without_cudnn", bare)
 
     @contextmanager
     def scope() -> Iterator[None]:
@@ -190,44 +201,74 @@ def without_cudnn() -> Scope[None]:
     return Scope("without_cudnn()", scope)
 
 
-def _modules(fix: str, *models: Any) -> tuple[nn.Module, ...]:
-    """The models, if that is what they are."""
-    for each in models:
-        if not isinstance(each, nn.Module):
-            hint = f". As a decorator: @{fix}(model)" if callable(each) else ""
-            raise TypeError(f"{fix}() takes an nn.Module, got {type(each).__name__}{hint}")
-    return models
-
-
-def _all(models: Iterable[nn.Module]) -> list[nn.Module]:
-    """Every module of these models once, parents before their children."""
-    return list({id(module): module for model in models for module in model.modules()}.values())
-
-
 _ABSENT = object()
+"""torch.jit.freeze takes the attribute away."""
+_UNREADABLE = object()
+"""A property of the user's own raises: what it would give back is not known, so it is left alone."""
+
+
+def _read(module: nn.Module) -> object:
+    """Its `training`, whatever that is."""
+    try:
+        return getattr(module, "training", _ABSENT)
+    except Exception:
+        return _UNREADABLE
 
 
 @contextmanager
 def _restored(models: tuple[nn.Module, ...], *, by_train: bool) -> Iterator[None]:
-    """Give every module that is there now its own mode back afterwards; `by_train`: see `eval_mode`."""
-    # torch.jit.freeze takes the attribute away.
-    before = [(module, getattr(module, "training", _ABSENT)) for module in _all(models)]
-    set_by = [(module, OBSERVER.last_change.get(module)) for module, _ in before] if OBSERVER.open else []
+    """Give every module that is there now its own mode back afterwards; `by_train`: see `eval_mode`.
+
+    Entered under the lock, together with what changes the modes.
+    """
+    before = [(module, _read(module)) for module in modules(*models)]
+    watched = OBSERVER.open
+    found = {id(each): (mode, OBSERVER.who_set(each) if watched else None) for each, mode in before}
+    _MODES.entered(found)
     try:
         yield
     finally:
-        with restoring():
-            _restore(before, by_train=by_train)
-        for module, change in set_by:
-            if change is not None:
-                OBSERVER.last_change[module] = change  # who set the mode that is back
+        with LOCK:
+            handed = _MODES.left(found)
+            back = [(each, found[id(each)][0]) for each, _ in before]
+            if handed:  # an overridden train() of those above may reach them
+                back = [(each, _read(each) if id(each) in handed else mode) for each, mode in back]
+            try:
+                with restoring():
+                    _restore(back, by_train=by_train)
+            finally:
+                for module, _ in back if OBSERVER.open else ():
+                    who = found[id(module)][1]
+                    if who is not None and id(module) not in handed:
+                        OBSERVER.is_back(module, *who)
+
+
+_MODES: Overlap[tuple[object, tuple[ModeChange | None, ModeChange | None] | None]] = Overlap()
+"""Each module's mode, and who had set it, where somebody watched."""
+_DROPOUTS: Overlap[float] = Overlap()
+
+
+@contextmanager
+def _without_dropout(rnns: list[nn.RNNBase]) -> Iterator[None]:
+    found = {id(rnn): rnn.dropout for rnn in rnns}
+    _DROPOUTS.entered(found)
+    try:
+        for rnn in rnns:
+            rnn.dropout = 0.0
+        yield
+    finally:
+        with LOCK:
+            handed = _DROPOUTS.left(found)
+            for rnn in rnns:
+                if id(rnn) not in handed:
+                    rnn.dropout = found[id(rnn)]
 
 
 def _restore(before: list[tuple[nn.Module, object]], *, by_train: bool) -> None:
     try:
         for module, training in before if by_train else ():
             overridden = type(module).train is not nn.Module.train or "train" in vars(module)
-            if overridden and getattr(module, "training", _ABSENT) != training:
+            if overridden and training is not _UNREADABLE and _read(module) != training:
                 with suppress(NotImplementedError):  # torch.export's refuse, so there is nothing to undo
                     module.train(bool(training))  # and all below it, which come later here
     finally:
@@ -239,7 +280,7 @@ def _write(module: nn.Module, training: object) -> None:
     """Set the mode of this one module, where it is not that already."""
     if training is _ABSENT:
         vars(module).pop("training", None)
-    elif getattr(module, "training", _ABSENT) is not training:
+    elif training is not _UNREADABLE and _read(module) is not training:
         module.training = training  # type: ignore[assignment]
 
 
@@ -249,7 +290,7 @@ _RNN_OPERATORS = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
 
 def _refuse_fixed_modes(model: nn.Module) -> None:
     """Raise `TypeError` where a mode is part of compiled code: the innermost such module is named."""
-    for name, module in reversed(list(model.named_modules())):
+    for module in reversed(modules(model)):
         if isinstance(module, torch.jit.ScriptModule) and (kind := _compiled_rnn(module)):
             made = f"a scripted {kind}: its dropout cannot be changed any more"
             remedy = "Use the model as it was before torch.jit"
@@ -258,6 +299,7 @@ def _refuse_fixed_modes(model: nn.Module) -> None:
             remedy = "Use the model as it was before torch.export"
         else:
             continue
+        name = next(path for path, each in named_modules(model) if each is module)
         raise TypeError(f"differentiable_eval(): {name or 'the model itself'} is {made}. {remedy}")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import threading
 import weakref
 from collections import deque
@@ -12,25 +10,27 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from enum import Enum
 from html import escape
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtap.modes import _changes
 from torchtap.modes._blame import blame
+from torchtap.modes._by_module import ByModule
 from torchtap.modes._changes import RecordedChange
 from torchtap.modes._doors import GUARD, RNN, opened
-from torchtap.modes._findings import Finding, Severity
+from torchtap.modes._findings import CallFinding, Finding, Severity
+from torchtap.modes._given import Function, decorated, models_given
 from torchtap.modes._graph import nodes
 from torchtap.modes._observer import OBSERVER, Backward, Listener, ModeChange, Ran, RnnCall
 from torchtap.modes._refusal import explained, is_explained, is_refusal, refusal, refused_call
+from torchtap.modes._walk import named_modules
 from torchtap.modes._warn import ModeWarning, warn
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent import RULES
 from torchtap.modes.silent._rule import Rule
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _KEPT_CHANGES = 1000  # of single modules; a train() of a large model makes some hundred
 
 
@@ -47,7 +47,7 @@ class Guard(Listener):
 
     def __init__(self, *models: nn.Module, on_violation: str = "raise") -> None:
         self.on_violation = _chosen(on_violation)
-        self._watched = Watched(_modules(models), self._found)
+        self._watched = Watched(models_given("guard", *models), self._found)
         self._rules = tuple(rule(self._watched) for rule in RULES)
         self._on_changed = _overriding(self._rules, "changed")
         self._on_rnn = _overriding(self._rules, "ran_rnn")
@@ -56,6 +56,8 @@ class Guard(Listener):
         self._on_step = _overriding(self._rules, "stepped")
         self._findings: dict[tuple[str, str, str | None], Finding] = {}
         self._changes: deque[RecordedChange] = deque(maxlen=_KEPT_CHANGES)
+        self._known = ByModule[ModeChange]()  # who had set the modes when it was left
+        self._runs: list[_Explaining] = []  # of autograd, in whatever threads
         self._inside = 0  # so often entered and not yet left, in whatever thread
         self._entering = threading.RLock()
         self._finding = threading.Lock()
@@ -117,21 +119,15 @@ class Guard(Listener):
             with suppress(*([] if error is None else [ModeWarning])):
                 closing.close()
 
+    def __reduce_ex__(self, _: object) -> NoReturn:
+        raise TypeError(
+            "a guard cannot be copied or pickled: it watches models of this process. Keep it out of what is copied or "
+            "saved, and make another one: modes.guard(model)"
+        )
+
     def __call__(self, function: Function) -> Function:
         """Open the guard while `function` runs; of an `async def` too, until its coroutine ends."""
-        _check_decorated(function)
-
-        @functools.wraps(function)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        @functools.wraps(function)
-        async def guarded_coroutine(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return await function(*args, **kwargs)
-
-        return cast(Function, guarded_coroutine if inspect.iscoroutinefunction(function) else guarded)
+        return decorated("guard(model)", function, lambda: self, coroutines=True)
 
     def _open(self) -> ExitStack:
         if not self._watched.models:
@@ -140,6 +136,8 @@ class Guard(Listener):
             )
         with ExitStack() as stack:
             stack.enter_context(opened(RNN, GUARD))
+            OBSERVER.recall(self._known)
+            stack.callback(self._remember)
             self._watched.entered()
             for rule in self._rules:
                 rule.entered()
@@ -147,6 +145,12 @@ class Guard(Listener):
             OBSERVER.listen(self)
             stack.callback(OBSERVER.unlisten, self)
             return stack.pop_all()
+
+    def _remember(self) -> None:
+        """The observer forgets when nobody watches, and this guard may be entered again: once an epoch."""
+        self._known = OBSERVER.known(
+            each for model in self._watched.models for _, each in named_modules(model)
+        )
 
     def changed(self, module: nn.Module, change: ModeChange) -> None:
         """After a write to `training`."""
@@ -190,8 +194,7 @@ class Guard(Listener):
         """Keep why cuDNN refused, and raise the error again with it, unless another guard inside has done so."""
         call = refused_call(error)
         hidden = [] if call is None else [call]  # a custom Function can hide it
-        reached = [*nodes(run.tensors, run.inputs), *hidden]
-        findings = blame(reached, self._watched.models, inputs=run.inputs)
+        findings = self._blame(run, hidden)
         aloud = self.on_violation is OnViolation.WARN and not is_explained(error)
         for finding in findings:
             self._found(finding) if aloud else self._keep(finding)
@@ -209,8 +212,24 @@ class Guard(Listener):
             return
         if self.on_violation is OnViolation.RAISE:
             raise refusal(call)
-        for finding in blame([call], self._watched.models):
+        # Told when autograd is done, as then the whole graph is at hand; a device's own thread knows of no run.
+        here = threading.get_ident()
+        runs = self._runs[::-1]
+        run = next((each for each in runs if each.thread == here), runs[0] if runs else None)
+        if run is not None:
+            run.refused.append(call)
+        else:
+            for finding in blame([call], self._watched.models):
+                self._found(finding)
+
+    def ran_backward(self, run: Backward, refused: Sequence[RnnCall]) -> None:
+        """Tell of the calls that a gradient has reached while autograd ran, if cuDNN would have refused them."""
+        for finding in self._blame(run, refused):
             self._found(finding)
+
+    def _blame(self, run: Backward, calls: Sequence[RnnCall]) -> list[CallFinding]:
+        reached = [*nodes(run.tensors, run.inputs), *calls]
+        return blame(reached, self._watched.models, inputs=run.inputs)
 
     def _found(self, finding: Finding) -> None:
         """Keep what a rule has found, and say so."""
@@ -240,44 +259,29 @@ def _chosen(on_violation: str) -> OnViolation:
         raise ValueError(f"guard(on_violation=...) is one of {names}; got {on_violation!r}") from None
 
 
-def _modules(models: Sequence[nn.Module]) -> list[nn.Module]:
-    for model in models:
-        if not isinstance(model, nn.Module):
-            name = type(model).__name__
-            raise TypeError(
-                f"guard() takes nn.Modules: guard(model), guard(actor, critic); it was given a {name}"
-            )
-    return list(dict.fromkeys(models))
-
-
-def _check_decorated(function: Any) -> None:
-    if not callable(function) or isinstance(function, (type, nn.Module)):
-        raise TypeError(
-            f"guard(model) decorates a function or opens with `with`; it was called with a {type(function).__name__}. "
-            "It does not stand in for the model: call the model itself"
-        )
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(
-            f"guard(model) cannot decorate the generator {function.__name__}(), which runs in pieces: "
-            "open `with modes.guard(model):` inside it, or around the loop that uses it"
-        )
-
-
 class _Explaining:
     """Around one run of autograd. A class of its own, for one runs in every step."""
 
-    __slots__ = ("_guard", "_run")
+    __slots__ = ("_guard", "_run", "refused", "thread")
 
     def __init__(self, guard: Guard, run: Backward) -> None:
         self._guard = guard
         self._run = run
+        self.refused: list[RnnCall] = []
+        """Calls that cuDNN would have refused in this run, and that went on."""
+        self.thread = threading.get_ident()
 
     def __enter__(self) -> None:
-        pass
+        self._guard._runs.append(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._guard._runs.remove(self)
+        if self.refused:
+            # Where warnings are errors, what autograd raised goes first.
+            with suppress(*([] if error is None else [ModeWarning])):
+                self._guard.ran_backward(self._run, self.refused)
         if isinstance(error, RuntimeError) and is_refusal(error):
             self._guard.explain(error, self._run)
 
@@ -342,8 +346,9 @@ def guard(model: nn.Module, *more: nn.Module, on_violation: str = "raise") -> Gu
     It costs next to nothing in a step (benchmarks/guard.py). A model that torch.compile compiled before is compiled
     again at its first call inside, and inside at its first call after: enter the guard first.
 
-    Raises `TypeError` for what is not an `nn.Module` and for generators to decorate, `ValueError` for another
-    `on_violation`, and on entering `RuntimeError` where the model is gone.
+    Raises `TypeError` for what is not an `nn.Module`, for a model of which a part is half made (`super().__init__()`
+    was not called) and for generators to decorate, `ValueError` for another `on_violation`, and on entering
+    `RuntimeError` where the model is gone.
 
     >>> net = nn.LSTM(4, 3)
     >>> x = Tensor(5, 2, 4).zero_()  # steps, batch, features

@@ -10,13 +10,15 @@ from html import escape
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchtap.modes._findings import Finding, Severity, printable
+from torchtap.modes._given import named
 from torchtap.modes._observer import OBSERVER
 from torchtap.modes._overrides import overridden
-from torchtap.modes._walk import children, joined, named_modules, parameters
+from torchtap.modes._walk import children, is_made, joined, mode_of, modules, named_modules, parameters
 from torchtap.modes.kinds import what_mode_changes
 from torchtap.modes.reach import unregistered
 
@@ -35,7 +37,7 @@ class ModuleModes:
     """The last part of the path; for the model itself its class."""
     class_name: str
     training: bool | None
-    """None where there is no such attribute, as `super().__init__()` was never called."""
+    """None where there is no such attribute, as `super().__init__()` was never called, or none that can be read."""
     requires_grad: str
     """Of the parameters here and below: "all", "some" or "none" of them, "-" where there are none."""
     changes: str
@@ -45,7 +47,7 @@ class ModuleModes:
     same_as: str | None = None
     """The path under which a shared module was met first. Its children are listed there."""
     findings: list[Finding] = field(default_factory=list)
-    children: list[ModuleModes] = field(default_factory=list)
+    children: list[ModuleModes] = field(default_factory=list, repr=False)  # as deep as a model is
 
     @property
     def mode(self) -> str:
@@ -73,12 +75,23 @@ class ModuleModes:
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, ModuleModes]]:
         """This module and all below it, each with its depth."""
-        yield depth, self
-        for child in self.children:
-            yield from child.walk(depth + 1)
+        todo = [(depth, self)]
+        while todo:
+            depth, module = todo.pop()
+            yield depth, module
+            todo.extend((depth + 1, child) for child in reversed(module.children))
 
     def to_dict(self) -> dict[str, Any]:
         """This module and all below it as JSON types."""
+        whole = self._alone()
+        todo = [(self, whole)]
+        while todo:
+            module, made = todo.pop()
+            made["children"] = [child._alone() for child in module.children]
+            todo.extend(zip(module.children, made["children"], strict=True))
+        return whole
+
+    def _alone(self) -> dict[str, Any]:
         return {
             "path": self.path,
             "class": self.class_name,
@@ -88,7 +101,6 @@ class ModuleModes:
             "set_by": self.set_by,
             "same_as": self.same_as,
             "findings": [finding.to_dict() for finding in self.findings],
-            "children": [child.to_dict() for child in self.children],
         }
 
 
@@ -255,7 +267,7 @@ def describe(model: nn.Module) -> ModeTree:
     - `module.train_overridden`: a class whose own `train` or `eval` keeps the mode from what is below
     - `module.unreadable`: a module that is half made, or has an attribute that its forward cannot use
 
-    Raises `TypeError` for what is not an `nn.Module`.
+    Raises `TypeError` for what is not an `nn.Module`. Half made models, which the fixes and `guard` refuse, are shown.
 
     >>> tree = describe(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).eval()))
     >>> [(finding.id, finding.where) for finding in tree.findings]
@@ -264,8 +276,8 @@ def describe(model: nn.Module) -> ModeTree:
     False
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"describe() takes an nn.Module, got {type(model).__name__}")
-    return ModeTree(_Look(model).at(model, path="", name=type(model).__name__, parent=model))
+        raise TypeError(f"describe() takes an nn.Module, got {named(model)}")
+    return ModeTree(_Look(model).whole())
 
 
 class _Look:
@@ -274,61 +286,66 @@ class _Look:
     def __init__(self, model: nn.Module) -> None:
         self.root = model
         self.seen: dict[int, str] = {}
-        self.asks: dict[int, frozenset[bool]] = {}
+        self.asks = _asks(model)
         self.hidden: dict[int, list[Finding]] = {}
         for holder, finding in unregistered([model]):
             self.hidden.setdefault(id(holder), []).append(finding)
 
-    def at(self, module: nn.Module, *, path: str, name: str, parent: nn.Module) -> ModuleModes:
-        told = ModuleModes(
-            path=path,
-            name=name,
-            class_name=type(module).__name__,
-            training=_training(module),
-            requires_grad=_GRADS.get(self.grads(module), "some"),
-            changes=what_mode_changes(module),
-            set_by=_set_by(module),
-            same_as=self.seen.get(id(module)),
-        )
-        if told.same_as is None:  # else shared (or even a cycle): told where it was met first
+    def whole(self) -> ModuleModes:
+        """The tree. In a loop: models are nested deeper than Python may recur."""
+        top: list[ModuleModes] = []
+        todo = [(self.root, "", type(self.root).__name__, self.root, top)]
+        while todo:
+            module, path, name, parent, siblings = todo.pop()
+            told = self._at(module, path, name)
+            siblings.append(told)
+            if told.same_as is not None:  # shared (or even a cycle): told where it was met first
+                continue
             self.seen[id(module)] = path
             told.findings = [
                 *(found for rule in RULES if (found := rule(module, told, parent, self.root)) is not None),
                 *self.hidden.get(id(module), ()),
                 *overridden(module, path),
             ]
-            told.children = [
-                self.at(child, path=joined(path, key), name=key, parent=module)
-                for key, child in children(module)
-            ]
-        return told
-
-    def grads(self, module: nn.Module) -> frozenset[bool]:
-        """What its parameters and those below have for requires_grad. Each module is asked once."""
-        if id(module) not in self.asks:
-            self.asks[id(module)] = frozenset()  # met again below itself: a cycle
-            below = [each.requires_grad for each in parameters(module)]
-            self.asks[id(module)] = frozenset(below).union(
-                *(self.grads(child) for _, child in children(module))
+            todo.extend(
+                (child, joined(path, key), key, module, told.children)
+                for key, child in reversed(list(children(module)))
             )
-        return self.asks[id(module)]
+        return top[0]
+
+    def _at(self, module: nn.Module, path: str, name: str) -> ModuleModes:
+        return ModuleModes(
+            path=path,
+            name=name,
+            class_name=type(module).__name__,
+            training=mode_of(module),
+            requires_grad=_GRADS.get(frozenset(self.asks[id(module)]), "some"),
+            changes=what_mode_changes(module),
+            set_by=_set_by(module),
+            same_as=self.seen.get(id(module)),
+        )
+
+
+def _asks(model: nn.Module) -> dict[int, set[bool]]:
+    """By id, what each module's parameters and those below have for requires_grad."""
+    every = modules(model)
+    asks = {id(module): {each.requires_grad for each in parameters(module)} for module in every}
+    grows = True
+    while grows:  # once more for shared modules and cycles only
+        grows = False
+        for module in reversed(every):
+            mine = asks[id(module)]
+            before = len(mine)
+            mine.update(*(asks[id(child)] for _, child in children(module)))
+            grows |= len(mine) > before
+    return asks
 
 
 _GRADS = {frozenset(): "-", frozenset({True}): "all", frozenset({False}): "none"}
 
 
-def _training(module: nn.Module) -> bool | None:
-    try:
-        return bool(module.training)
-    except (AttributeError, RuntimeError):  # half made; a scripted one without
-        return None
-
-
 def _set_by(module: nn.Module) -> str | None:
-    try:
-        change = OBSERVER.last_change.get(module)
-    except TypeError:  # a module of the user's own that cannot be hashed
-        return None
+    change = OBSERVER.last_change.get(module)
     if change is None or (place := change.setter.stack.here) is None:
         return None
     return f"{_CALLS[change.setter.by]} at {place}"
@@ -348,11 +365,11 @@ _APART = {
 
 def _mixed(module: nn.Module, told: ModuleModes, parent: nn.Module, root: nn.Module) -> Finding | None:
     # Only the top of a part that differs: what lies below it in the same mode follows from it.
-    model = _training(root)
-    if None in (told.training, model) or told.training == model or _training(parent) != model:
+    model = mode_of(root)
+    if None in (told.training, model) or told.training == model or mode_of(parent) != model:
         return None
     mine, roots = ("train", "eval") if told.training else ("eval", "train")
-    apart = [each for _, each in named_modules(module) if _training(each) == told.training]
+    apart = [each for _, each in named_modules(module) if mode_of(each) == told.training]
     moded = Counter(type(each).__name__ for each in apart if what_mode_changes(each))
     which = ", ".join(f"{n} {name}" if n > 1 else name for name, n in moded.most_common(3))
     return Finding(
@@ -371,7 +388,7 @@ def _rnn_eval(module: nn.Module, told: ModuleModes, _parent: nn.Module, root: nn
         return None
     return Finding(
         id="rnn.eval",
-        severity=Severity.WARN if _training(root) else Severity.INFO,
+        severity=Severity.WARN if mode_of(root) else Severity.INFO,
         where=told.path,
         seen=f"{told.class_name} in eval mode: on cuDNN, backward through a forward run now will raise",
         cause="cuDNN keeps what backward needs only when the forward runs in train mode",
@@ -399,13 +416,19 @@ def _frozen_batchnorm(
     )
 
 
-def _unreadable(_: nn.Module, told: ModuleModes, _parent: nn.Module, _root: nn.Module) -> Finding | None:
-    if told.training is None:
+def _unreadable(module: nn.Module, told: ModuleModes, _parent: nn.Module, _root: nn.Module) -> Finding | None:
+    if not is_made(module):
         seen, cause = (
             "it has no mode and no register of modules",
             "its __init__ has not called super().__init__()",
         )
         remedy = "super().__init__() first in its __init__"
+    elif told.training is None and not isinstance(module, torch.jit.ScriptModule):  # a frozen one has none
+        seen, cause = (
+            "its training cannot be read",
+            "the mode is that attribute: the model's own code reads it",
+        )
+        remedy = "no property of that name, or one that does not raise"
     elif told.changes.startswith("cannot be read"):
         seen, cause = f"{told.class_name} {told.changes}", "its forward computes with these attributes"
         remedy = "a number; 0 switches a dropout off"

@@ -202,11 +202,12 @@ def functional_gradient(train: bool) -> None:
     torch.func.grad(lambda x: rnn(x)[0].sum())(features())
 
 
-def checkpointed(forward: bool, backward: bool, reentrant: bool) -> None:
-    rnn = nn.LSTM(5, 4, num_layers=2, dropout=0.3).train(forward)
+def checkpointed(forward: bool, backward: bool, reentrant: bool, *, dropout: bool = False) -> None:
+    rnn = nn.LSTM(5, 4, num_layers=2, dropout=0.3)
+    net = nn.Sequential(*[nn.Dropout()] * dropout, rnn).train(forward)
     x = features().requires_grad_()
-    loss = checkpoint(lambda x: rnn(x)[0], x, use_reentrant=reentrant).sum()
-    rnn.train(backward)
+    loss = checkpoint(lambda x: net(x)[0], x, use_reentrant=reentrant).sum()
+    net.train(backward)
     loss.backward()
 
 
@@ -337,6 +338,11 @@ ROWS: list[tuple[str, Callable[[], None], str]] = [
         "checkpoint, eval at forward, train at backward",
         lambda: checkpointed(False, True, False),
         "different metadata",
+    ),
+    (
+        "checkpoint with a dropout in it, train at forward, eval at backward",
+        lambda: checkpointed(True, False, False, dropout=True),
+        "A different number of tensors",
     ),
     (
         "reentrant checkpoint, eval at forward, train at backward",

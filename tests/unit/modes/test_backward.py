@@ -157,6 +157,77 @@ def part_left_in_eval() -> tuple[Tensor, nn.Module, Any]:
     return model(x()).sum(), model, None
 
 
+def part_that_evaluates_itself() -> tuple[Tensor, nn.Module, Any]:
+    model = Tagger()
+    evaluate_all([model.rnn])
+    return model(x()).sum(), model, None
+
+
+def evaluate_all(models: list[nn.Module]) -> None:
+    [each.eval() for each in models]
+    with torch.no_grad():
+        [each(x()) for each in models]
+
+
+def left_in_eval_by_a_comprehension() -> tuple[Tensor, nn.Module, Any]:
+    model = Tagger()
+    evaluate_all([model])
+    return model(x()).sum(), model, None
+
+
+def left_in_eval_in_a_wrapper() -> tuple[Tensor, nn.Module, Any]:
+    model = nn.DataParallel(Tagger())
+    evaluate(model.module)
+    return model(x()).sum(), model, None
+
+
+def unregistered(cells: Any, get: Callable[[Any], nn.Module]) -> tuple[Tensor, nn.Module, Any]:
+    class Holds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells = cells
+
+        def forward(self, x: Tensor) -> Any:
+            return get(self.cells)(x)
+
+    model = Holds()
+    get(cells).eval()
+    model.eval()
+    model.train()
+    return model(x()).sum(), model, None
+
+
+def unregistered_in_a_list() -> tuple[Tensor, nn.Module, Any]:
+    return unregistered([Tagger()], lambda cells: cells[0])
+
+
+def unregistered_in_a_dict() -> tuple[Tensor, nn.Module, Any]:
+    return unregistered({"a": Tagger()}, lambda cells: cells["a"])
+
+
+def unregistered_in_a_closure() -> tuple[Tensor, nn.Module, Any]:
+    inner = Tagger()
+    return unregistered(lambda: inner, lambda cells: cells())
+
+
+def checkpointed() -> tuple[Tensor, nn.Module, Any]:
+    """Its forward runs again within backward: there the inner graph is asked."""
+    found: list[Tensor] = []
+
+    class Asks(Tagger):
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            if y.grad_fn is not None:
+                found.append(y)
+                raise RuntimeError("seen enough")
+            return y
+
+    model = Asks().eval()
+    with pytest.raises(RuntimeError, match="seen enough"):
+        checkpoint(model, x().requires_grad_(), use_reentrant=True).sum().backward()
+    return found[-1].sum(), model, None
+
+
 def part_by_freezing() -> tuple[Tensor, nn.Module, Any]:
     def freeze_encoder(model: Tagger) -> None:
         model.rnn.eval()
@@ -236,13 +307,65 @@ TOO_LATE = f"train() at {at('too late')} came after this forward"
             "with modes.differentiable_eval(model):",
             "Only the mode",
         ),
-        (part, "part", "rnn.requires_grad_(False), and leave it in train mode", "Only rnn is in eval mode"),
-        (part_by_freezing, "part", "rnn.requires_grad_(False), and leave it", "Only rnn is in eval mode"),
+        (
+            part,
+            "part",
+            "rnn.requires_grad_(False), and leave it in train mode",
+            "rnn is in eval mode while the model",
+        ),
+        (
+            part_by_freezing,
+            "part",
+            "rnn.requires_grad_(False), and leave it",
+            "rnn is in eval mode while the model",
+        ),
         (
             part_left_in_eval,
             "part_left_in_eval",
             "in evaluate(), with modes.eval_mode(rnn):",
-            "Only rnn is in eval mode",
+            "rnn is in eval mode while the model",
+        ),
+        (
+            part_that_evaluates_itself,
+            "part_left_in_eval",
+            "in evaluate_all(), with modes.eval_mode(rnn):",
+            "rnn is in eval mode while the model",
+        ),
+        (
+            left_in_eval_by_a_comprehension,
+            "left_in_eval",
+            "in evaluate_all(), with modes.eval_mode(model):",
+            "Only the mode at the forward",
+        ),
+        (
+            left_in_eval_in_a_wrapper,
+            "left_in_eval",
+            "in evaluate(), with modes.eval_mode(model):",
+            "Only the mode at the forward",
+        ),
+        (
+            unregistered_in_a_list,
+            "unregistered",
+            "until then train() on model.cells[0] before the forward",
+            "model.train() and model.eval() do not reach model.cells[0]: it is not registered",
+        ),
+        (
+            unregistered_in_a_dict,
+            "unregistered",
+            "an nn.ModuleDict instead of a dict",
+            "model.train() and model.eval() do not reach model.cells['a']",
+        ),
+        (
+            unregistered_in_a_closure,
+            "unregistered",
+            "an attribute of its own for the rest",
+            "model.train() and model.eval() do not reach what model.cells closes over",
+        ),
+        (
+            checkpointed,
+            "checkpoint",
+            "model.train() before backward, and before the forward too",
+            "checkpoint(..., use_reentrant=True) runs its forward again within backward",
         ),
         (frozen_part, "frozen_part", "leave rnn in train mode", "rnn is frozen and in eval mode"),
         (
@@ -285,6 +408,7 @@ def test_every_situation_has_a_test_and_an_id_of_its_own() -> None:
     ids = [each.id for each in SITUATIONS]
     assert len(set(ids)) == len(ids)
     tested = {"unwatched", "teacher"}  # by tests of their own
+    tested |= {"exported", "captured", "traced", "frozen", "scripted"}  # in test_captured.py
     function: Any = test_the_remedy_fits_the_situation
     marks = [mark for mark in function.pytestmark if mark.args[0][0] == "make"]
     tested |= {row[1] for mark in marks for row in mark.args[1]}
@@ -334,9 +458,9 @@ def test_it_says_yes_exactly_when_backward_raises(
             "first": list(net[0].parameters()),
             "input": [first],
         }[wanted]
-        inputs = [each for each in inputs if each.requires_grad] if inputs else None
+        inputs = [each for each in inputs if each.requires_grad] or None if inputs else None
         report = check_backward(loss, net, inputs=inputs)
-        assert bool(report) == raises(loss, inputs=inputs or None)
+        assert bool(report) == raises(loss, inputs=inputs)
         assert all(each.raises for each in report.findings)
 
 
@@ -368,6 +492,10 @@ def test_several_losses_and_edges() -> None:
     edge = torch.autograd.graph.get_gradient_edge(unwell.rnn.weight_ih_l0)
     assert check_backward(losses[1], inputs=edge)
     assert not check_backward(losses[0], well)
+    assert (
+        check_backward(torch.autograd.graph.get_gradient_edge(losses[1]), unwell).findings[0].where == "rnn"
+    )
+    assert check_backward([losses[0], torch.autograd.graph.get_gradient_edge(losses[1])])
 
 
 def test_of_an_unwatched_lstm_on_a_cpu_the_path_is_found_by_its_parameters() -> None:
@@ -459,6 +587,9 @@ def test_in_a_reentrant_checkpoint_the_mode_at_backward_counts(held: str, at_bac
     assert raises(loss) == bool(report)
     if report:
         assert (report.findings[0].where, report.findings[0].set_by) == ("0", at("before backward"))
+        assert report.findings[0].remedy.startswith(
+            "model.train() before backward, and before the forward too"
+        )
 
 
 @pytest.mark.usefixtures("emulated")
@@ -485,8 +616,10 @@ def test_traced_exported_and_meta_modules() -> None:
     assert (
         check_backward(meta(torch.empty(5, 2, 4, device="meta"))[0].sum(), meta).findings[0].raises is False
     )
-    program: Any = torch.export.export(nn.Sequential(nn.GRU(4, 3)).eval(), (x(),))
-    assert not check_backward(program.module()(x())[0].sum(), program.module())
+    program: Any = torch.export.export(nn.Sequential(nn.GRU(4, 3)).eval(), (x(),)).module()
+    loss = program(x())[0].sum()
+    (finding,) = check_backward(loss, program).findings
+    assert finding.raises is raises(loss) is False  # it stays native; on a GPU the mode of the export decides
 
 
 def test_a_scripted_lstm_is_found_by_its_parameters() -> None:
@@ -565,6 +698,42 @@ BAD: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "takes tensors, number 0 is of type int",
     ),
+    (
+        "swapped",
+        lambda: check(m := Tagger(), m(x()).sum()),
+        TypeError,
+        r"check_backward\(loss, model\): the loss comes first",
+    ),
+    (
+        "model only",
+        lambda: check(Tagger()),
+        TypeError,
+        r"loss is of type Tagger: give what backward is called",
+    ),
+    ("two losses", lambda: check(Tagger()(x()), x()), TypeError, r"several losses go into one list"),
+    (
+        "models",
+        lambda: check(Tagger()(x()), [Tagger(), Tagger()]),
+        TypeError,
+        r"takes an nn.Module, got of type list: several models go into one, nn.ModuleList",
+    ),
+    ("dict", lambda: check({"n": 1, "loss": Tagger()(x())}), TypeError, "of type dict: .* that of 'loss'"),
+    ("nested", lambda: check(nn.LSTM(4, 3)(x())), TypeError, r"loss\[1\] is of type tuple: give its tensors"),
+    (
+        "inputs=model",
+        lambda: check((m := Tagger())(x()), inputs=m),
+        TypeError,
+        r"inputs=list\(model.parameters\(\)\)",
+    ),
+    ("inputs=3", lambda: check(Tagger()(x()), inputs=3), TypeError, "a tensor or several, got of type int"),
+    (
+        "named inputs",
+        lambda: check((m := Tagger())(x()), inputs=m.named_parameters()),
+        TypeError,
+        "number 0 is of type tuple",
+    ),
+    ("inputs={}", lambda: check(Tagger()(x()), inputs={}), TypeError, "got of type dict"),
+    ("no inputs", lambda: check(Tagger()(x()), inputs=[]), ValueError, "is empty, backward would raise"),
     (
         "leaf",
         lambda: check(Tagger()(x()), inputs=x()),

@@ -12,7 +12,7 @@ import asyncio
 import doctest
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +319,30 @@ def test_it_says_so_when_an_rnn_is_scripted(recwarn: pytest.WarningsRecorder) ->
     assert said() == []
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("watch", [lambda _: modes.emulate_cudnn(), modes.guard], ids=["emulated", "guarded"])
+def test_tracing_warns_of_nothing_that_is_done_here(
+    watch: Callable[[nn.Module], Any], kind: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Sizes are tensors while torch.jit.trace runs, and it warns where one is compared or made an int."""
+    rnn: Any = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[kind](5, 4)
+
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = rnn
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Any:
+            return self.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths))[0].data
+
+    trace: Any = torch.jit.trace
+    with watch(rnn):
+        trace(rnn, (features(),))
+        trace(Packed(), (torch.randn(3, 2, 5), torch.tensor([3, 2])), check_trace=False)
+    assert [str(each.message) for each in recwarn if "/torchtap/" in each.filename] == []
+
+
 # --- it leaves no trace ---
 
 
@@ -364,22 +388,6 @@ def test_decorated_coroutines_run_inside() -> None:
 
     assert asyncio.run(name_later()) == "CudnnRnnBackward0"
     assert redirections() == []
-
-
-def test_what_it_cannot_decorate_is_refused() -> None:
-    def in_pieces() -> Iterator[str]:
-        yield node_name()
-
-    async def in_pieces_later() -> AsyncIterator[str]:
-        yield node_name()
-
-    for function in (in_pieces, in_pieces_later):
-        with pytest.raises(TypeError, match=rf"cannot decorate the generator {function.__name__}\(\)"):
-            modes.emulate_cudnn()(function)
-    wrong: list[Any] = [Net, "not a function"]
-    for each in wrong:
-        with pytest.raises(TypeError, match=r"emulate_cudnn\(\) decorates a function"):
-            modes.emulate_cudnn()(each)
 
 
 def test_one_object_may_be_entered_again_and_inside_itself() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from torchtap import modes
+from torchtap.modes._observer import OBSERVER
 from torchtap.modes._scope import Scope
 
 
@@ -195,6 +198,44 @@ def test_every_fix_restores_after_an_exception_when_nested_and_entered_again(fix
 
 
 @every_fix
+@pytest.mark.parametrize("other", FIXES.values(), ids=FIXES)
+def test_fixes_left_in_another_order_than_entered_give_back_what_was_there_first(
+    fix: Fix, other: Fix
+) -> None:
+    """As threads do; the one that is still open keeps its modes meanwhile."""
+    net, _ = a_reader()
+    before = state_of(mixed(net))
+    first, second = fix(net), other(net)
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        one.submit(first.__enter__).result()
+        two.submit(second.__enter__).result()
+        inside = [module.training for module in net.modules()]
+        one.submit(first.__exit__, None, None, None).result()
+        assert [module.training for module in net.modules()] == inside
+        two.submit(second.__exit__, None, None, None).result()
+    assert state_of(net) == before
+
+
+@every_fix
+def test_threads_that_use_one_fix_at_once_give_back_what_was_there_first(fix: Fix) -> None:
+    net, _ = a_reader()
+    before = state_of(mixed(net))
+    scope = fix(net)
+
+    def validate() -> None:
+        for _ in range(20):
+            with scope:
+                time.sleep(0.0005)
+
+    threads = [threading.Thread(target=validate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert state_of(net) == before
+
+
+@every_fix
 def test_every_fix_decorates_functions_and_refuses_generators(fix: Fix) -> None:
     net, _ = a_reader()
     before = state_of(mixed(net))
@@ -225,25 +266,6 @@ def test_every_fix_takes_several_models_and_yields_the_first(fix: Fix) -> None:
         actor.eval()
         critic.train().norm.eval()
     assert (state_of(actor), state_of(critic)) == before
-
-
-@every_fix
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ([nn.GRU(4, 3)], "got list$"),
-        (None, "got NoneType$"),
-        (a_reader, r"got function. As a decorator: @\w+\(model\)$"),
-    ],
-    ids=["list", "None", "function"],
-)
-def test_every_fix_refuses_what_is_no_module_before_it_is_entered(fix: Fix, what: Any, words: str) -> None:
-    net = mixed(a_reader()[0])
-    before = state_of(net)
-    for models in ((what,), (net, what)):
-        with pytest.raises(TypeError, match=rf"\(\) takes an nn.Module, {words}"):
-            fix(*models)
-    assert state_of(net) == before
 
 
 @every_fix
@@ -525,6 +547,135 @@ def test_scripted_and_frozen_modules_are_switched_and_restored() -> None:
         assert "training" not in vars(frozen)
     with modes.differentiable_eval(scripted):
         assert not any(m.training for m in scripted.modules())
+
+
+# open on the same modules at once
+
+
+OVERLAPPING = [name for name in FIXES if name != "inference"]
+"""In one thread inference_mode() itself must be left in order."""
+overlapping_fix = pytest.mark.parametrize("fix", [FIXES[name] for name in OVERLAPPING], ids=OVERLAPPING)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+@overlapping_fix
+def test_left_in_any_order_the_modules_are_in_the_end_as_at_first(fix: Fix, order: tuple[int, ...]) -> None:
+    """Contexts entered in turn stand for threads, and for coroutines. Those that are open keep their modes."""
+    net, _ = a_reader()
+    before = state_of(mixed(net))
+    scopes = [fix(net), fix(net), fix(net.more)]
+    for scope in scopes:
+        scope.__enter__()
+    inside = state_of(net)
+    for number, index in enumerate(order):
+        scopes[index].__exit__(None, None, None)
+        if {0, 1} & set(order[number + 1 :]):
+            assert state_of(net) == inside
+    torch.set_grad_enabled(True)  # PyTorch's own contexts put back what they found
+    assert state_of(net) == before
+
+
+@pytest.mark.parametrize("one", OVERLAPPING)
+@pytest.mark.parametrize("other", OVERLAPPING)
+def test_different_fixes_may_overlap(one: str, other: str) -> None:
+    net, _ = a_reader()
+    before = state_of(mixed(net))
+    first, second = FIXES[one](net), FIXES[other](net.rnn, net.more)
+    first.__enter__()
+    second.__enter__()
+    inside = [module.training for module in (net.rnn, net.more[0])]
+    error = KeyError()
+    first.__exit__(KeyError, error, None)
+    assert [module.training for module in (net.rnn, net.more[0])] == inside
+    second.__exit__(None, None, None)
+    torch.set_grad_enabled(True)
+    assert state_of(net) == before
+
+
+@every_fix
+def test_many_threads_use_a_fix_at_once(fix: Fix) -> None:
+    net, _ = a_reader()
+    before = state_of(mixed(net))
+
+    def often() -> bool:
+        wrong = False
+        for _ in range(100):
+            with fix(net):
+                wrong = wrong or (fix is not modes.preserve_modes and net.drop.training)
+        return wrong
+
+    with ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(often) for _ in range(8)]
+        assert not any(future.result() for future in futures)
+    assert state_of(net) == before
+
+
+@overlapping_fix
+def test_an_overridden_train_does_not_reach_into_what_is_still_open(fix: Fix) -> None:
+    outer = nn.Sequential(nn.Linear(2, 2), nn.LSTM(2, 2, 2, dropout=0.5))
+    model = OwnTrain(outer)
+    first, second = modes.eval_mode(model), fix(outer)
+    with torch.no_grad():
+        first.__enter__()
+        second.__enter__()
+        inside = state_of(outer)
+        first.__exit__(None, None, None)
+        assert model.training
+        assert state_of(outer) == inside
+        second.__exit__(None, None, None)
+    assert all(module.training for module in model.modules())
+    assert outer[1].dropout == 0.5
+    assert torch.is_grad_enabled()
+
+
+class OwnTrain(nn.Module):
+    """Overrides `train`, which is then called when its mode is put back."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def train(self, mode: bool = True) -> OwnTrain:
+        return super().train(mode)
+
+
+@overlapping_fix
+def test_a_module_taken_out_while_two_are_open_gets_its_mode_back(fix: Fix) -> None:
+    net, _ = a_reader()
+    mixed(net)
+    drop, norm = net.drop, net.norm
+    first, second = fix(net), fix(net)
+    first.__enter__()
+    net.drop = nn.Dropout().eval()
+    second.__enter__()
+    net.norm = nn.BatchNorm1d(6)
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    torch.set_grad_enabled(True)
+    assert (drop.training, norm.training, net.drop.training) == (True, False, False)
+
+
+def test_who_had_set_a_mode_comes_back_with_it_in_any_order() -> None:
+    net, _ = a_reader()
+    with modes.guard(net, on_violation="collect"):
+        net.eval()
+        change = OBSERVER.last_change[net.rnn]
+        scopes = [modes.differentiable_eval(net), modes.preserve_modes(net)]
+        for scope in scopes:
+            scope.__enter__()
+        net.train()
+        for scope in scopes:
+            scope.__exit__(None, None, None)
+        assert not any(module.training for module in net.modules())
+        assert OBSERVER.last_change[net.rnn] is change
+
+
+def test_who_had_set_a_mode_before_anybody_watched_stays_unknown() -> None:
+    net = a_reader()[0].eval()
+    with modes.guard(net, on_violation="collect"):
+        with modes.preserve_modes(net):
+            net.train()
+        assert OBSERVER.last_change.get(net.rnn) is None
 
 
 # differentiable_eval's RNNs

@@ -66,6 +66,42 @@ def test_a_direct_call_of_forward_is_followed_out_too() -> None:
     assert caller.text == "model.forward(torch.zeros(1))  # no __call__"
 
 
+class Encoder(Outer):
+    """Has methods that are called without __call__, as saliency and generation do."""
+
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> Tensor:
+        return self.scores(x)
+
+    def scores(self, x: Tensor) -> Tensor:
+        result: Tensor = self.inner(x)
+        return result
+
+    def fit(self, x: Tensor) -> None:
+        torch.autograd.grad(self.scores(x.requires_grad_()).sum(), [x])  # its own loop
+
+
+def test_methods_of_a_model_are_followed_out_to_the_line_that_called_the_first() -> None:
+    model = Encoder()
+
+    def saliency(x: Tensor) -> None:
+        model.encode(x)  # the user's line
+
+    saliency(torch.zeros(1))
+    stack = model.inner.stack
+    assert [place.function for place in stack.places] == ["forward", "scores", "encode", "saliency"]
+    assert stack.caller is not None
+    assert stack.caller.text == "model.encode(x)  # the user's line"
+
+
+def test_a_method_that_trains_is_the_loop_itself() -> None:
+    model = Encoder()
+    model.fit(torch.zeros(1))
+    caller = model.inner.stack.caller
+    assert caller is not None
+    assert caller.text.endswith("# its own loop")
+
+
 def test_lines_outside_the_outermost_module_are_left_out() -> None:
     def step() -> None:
         model(torch.zeros(1))

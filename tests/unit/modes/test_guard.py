@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import inspect
 import pickle
@@ -16,7 +17,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -25,11 +26,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.unit.modes.conftest import redirections
+from tests.unit.modes.test_walk import DIFFICULT
 from torchtap import modes
 from torchtap.modes import _kernels, _warn
 from torchtap.modes._findings import CallFinding
 from torchtap.modes._frames import is_users
 from torchtap.modes._observer import OBSERVER
+from torchtap.modes._walk import modules
 from torchtap.modes.silent._rule import Rule
 
 REFUSED = _kernels.EVAL_BACKWARD
@@ -282,6 +285,38 @@ def test_each_of_several_models_is_named_by_its_class(where: Any) -> None:
 
 
 @everywhere
+def test_two_models_of_one_class_are_told_apart_in_all_that_is_said(where: Any) -> None:
+    one, two = Tagger(), Tagger()
+    with where(), modes.guard(one, two, on_violation="collect") as guard:
+        one.rnn.eval()
+        two.rnn.eval()
+        for net in (one, two):
+            with suppress(RuntimeError):
+                forward_and_backward(net)
+    texts = [str(found) for found in guard.findings]
+    for number, text in enumerate(texts, 1):
+        assert f"Tagger{number}.rnn (LSTM)" in text
+        assert f"tagger{number}.rnn.train() before" in text or f"freeze tagger{number}.rnn:" in text
+    assert [getattr(found, "set_how", None) for found in guard.findings] == [
+        f"tagger{n}.rnn.eval()" for n in (1, 2)
+    ]
+
+
+def test_a_remedy_for_a_model_that_is_not_guarded_names_that_one() -> None:
+    net = Tagger()
+    other = Other()
+    with modes.emulate_cudnn(), modes.guard(net):
+        other.eval()
+        (found,) = findings_of(raised_by(lambda: forward_and_backward(other)))
+        assert "other.train()" in found.remedy
+        assert not re.search(r"\bmodel\b", found.remedy)
+        alone = nn.GRU(4, 3)
+        alone.training = False
+        (found,) = findings_of(raised_by(lambda: alone(features())[0].sum().backward()))
+        assert "gru.train()" in found.remedy
+
+
+@everywhere
 def test_the_errors_traceback_ends_at_the_backward_of_the_user(where: Any) -> None:
     net = Tagger().eval()
     with where(), modes.guard(net):
@@ -497,6 +532,76 @@ def test_collect_says_nothing(where: Any) -> None:
     assert [found.where for found in guard.findings] == ["rnn"]
 
 
+def state_fed_on(net: Tagger) -> None:
+    """Of an evaluation, into a training step."""
+    _, state = net.rnn.eval()(features())
+    net.rnn.train()(features(), state)[0].sum().backward()
+
+
+def saliency(net: Tagger) -> None:
+    net.eval()
+    x = features(requires_grad=True)
+    torch.autograd.grad(net(x).sum(), [x])
+
+
+def late(net: Tagger) -> None:
+    loss = net.eval()(features()).sum()
+    net.train()
+    loss.backward()
+
+
+def two_calls(net: Tagger) -> None:
+    net.eval()
+    (net(features()).sum() + net.rnn(features())[0].sum()).backward()
+
+
+@pytest.mark.parametrize(
+    "action", [state_fed_on, saliency, late, two_calls, forward_and_backward, checkpointed(True)]
+)
+def test_all_three_say_the_same(action: Callable[[Tagger], None]) -> None:
+    """What does not raise tells of a call all that the error tells: what it was fed to, what gradients were for."""
+    said = {}
+    for how in ("raise", "warn", "collect"):
+        net = Tagger()
+        with warnings.catch_warnings(), modes.guard(net, on_violation=how) as guard:
+            warnings.simplefilter("ignore")
+            net.eval()
+            with suppress(RuntimeError):
+                action(net)
+        said[how] = [found.to_dict() for found in guard.findings]
+    assert said["raise"]
+    assert said["warn"] == said["collect"] == said["raise"]
+
+
+def test_what_the_users_backward_raises_goes_before_a_warning_that_is_an_error() -> None:
+    net = Tagger().eval()
+    x = features(requires_grad=True)
+    x.register_hook(lambda _: raises(KeyError("mine")))
+    with warnings.catch_warnings(), modes.guard(net, on_violation="warn") as guard:
+        warnings.simplefilter("error", modes.ModeWarning)
+        with pytest.raises(KeyError, match="mine"):
+            net(x).sum().backward()
+    assert len(guard.findings) == 1
+
+
+def test_threads_that_run_backward_at_once_are_each_told_of_their_own() -> None:
+    nets = [Tagger().eval() for _ in range(4)]
+    barrier = threading.Barrier(len(nets))
+
+    def run(net: Tagger) -> None:
+        loss = net(features()).sum()
+        barrier.wait()
+        loss.backward()
+
+    with modes.guard(*nets, on_violation="collect") as guard:
+        threads = [threading.Thread(target=run, args=(net,)) for net in nets]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(found.where for found in guard.findings) == [f"Tagger{n}.rnn" for n in (1, 2, 3, 4)]
+
+
 class Reports(Rule):
     """Finds something at each step of an optimizer and at the end."""
 
@@ -600,6 +705,32 @@ def test_the_same_guard_can_be_entered_twice() -> None:
     forward_and_backward(net)
 
 
+@pytest.mark.parametrize("again", [True, False], ids=["once an epoch", "around all"])
+def test_the_eval_that_made_the_change_is_named_in_an_epoch_after(again: bool) -> None:
+    """Not one that found eval mode already; and the guard knows what it saw before it was entered again."""
+    net = Tagger()
+    guard = modes.guard(net, on_violation="collect")
+
+    def validate() -> None:
+        net.eval()  # the change
+        net.eval()  # once more
+
+    with nullcontext() if again else guard:
+        for _ in range(2):
+            with guard if again else nullcontext():
+                forward_and_backward(net)
+                validate()
+    (finding,) = guard.findings
+    assert isinstance(finding, CallFinding)
+    assert "set by model.eval() at " in finding.seen
+    assert "in validate(), with modes.eval_mode(model)" in finding.remedy
+    assert set(re.findall(r":(\d+)", finding.set_by or "")) == {str(line_in(validate) + 1)}
+
+
+def line_in(function: Callable[..., object]) -> int:
+    return inspect.getsourcelines(function)[1]
+
+
 def test_a_decorated_function_may_recur() -> None:
     net = Tagger().eval()
 
@@ -634,18 +765,35 @@ def test_a_coroutine_function_is_watched_until_it_ends() -> None:
     assert inspect.iscoroutinefunction(train)
 
 
-def a_generator() -> Iterator[int]:
-    yield 1
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_guard_is_not_copied_and_says_so(copied: Callable[[object], object]) -> None:
+    net = Tagger()
+    with (
+        modes.guard(net) as guard,
+        pytest.raises(TypeError, match=r"a guard cannot be copied or pickled: .* make another"),
+    ):
+        copied(guard)
 
 
-async def an_async_generator() -> Any:
-    yield 1
+def test_a_model_is_copied_and_saved_inside_and_the_copy_is_another_model() -> None:
+    net = Tagger()
+    with modes.guard(net) as guard:
+        for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            other.eval()
+            forward_and_backward(other)
+        forward_and_backward(net)
+    assert (guard.findings, guard.changes) == ([], [])
 
 
-@pytest.mark.parametrize("generator", [a_generator, an_async_generator])
-def test_generators_are_refused_when_decorated(generator: Any) -> None:
-    with pytest.raises(TypeError, match=rf"the generator {generator.__name__}\(\).*inside it"):
-        modes.guard(Tagger())(generator)
+def test_an_interrupt_in_backward_leaves_the_guard_as_good_as_before() -> None:
+    net = Tagger()
+    interrupt = net.head.weight.register_hook(lambda _: raises(KeyboardInterrupt()))  # type: ignore[arg-type]
+    with modes.guard(net) as guard:
+        with pytest.raises(KeyboardInterrupt):
+            forward_and_backward(net)
+        interrupt.remove()
+        raised_by(lambda: forward_and_backward(net.eval()))
+    assert len(guard.findings) == 1
 
 
 def test_a_guard_inside_a_generator_is_open_from_the_first_to_the_last_piece() -> None:
@@ -661,12 +809,6 @@ def test_a_guard_inside_a_generator_is_open_from_the_first_to_the_last_piece() -
     assert redirections()
     generator.close()
     assert redirections() == []
-
-
-@pytest.mark.parametrize("what", [torch.zeros(1), Tagger(), Tagger, 3, None])
-def test_a_guard_is_no_stand_in_for_the_model(what: Any) -> None:
-    with pytest.raises(TypeError, match="call the model itself"):
-        modes.guard(Tagger())(what)
 
 
 def test_what_the_body_raises_comes_out_as_it_is() -> None:
@@ -730,14 +872,6 @@ def test_guards_may_close_in_another_order_than_they_opened() -> None:
 # --- what it takes ---
 
 
-@pytest.mark.parametrize("model", [None, Tagger, [Tagger()], torch.zeros(1), "net"])
-def test_what_is_no_module_is_refused(model: Any) -> None:
-    with pytest.raises(TypeError, match=rf"guard\(model\), .* given a {type(model).__name__}"):
-        modes.guard(model)
-    with pytest.raises(TypeError, match=type(model).__name__):
-        modes.guard(Tagger(), model)
-
-
 def test_an_unknown_on_violation_is_refused_with_the_three() -> None:
     with pytest.raises(ValueError, match="'raise', 'warn', 'collect'; got 'ignore'"):
         modes.guard(Tagger(), on_violation="ignore")
@@ -763,6 +897,14 @@ def test_a_guard_keeps_no_model_alive_and_goes_on_without() -> None:
         forward_and_backward(Tagger())
     assert len(guard.findings) == 1
     assert "rnn" in str(guard)
+
+
+@pytest.mark.parametrize("make", DIFFICULT.values(), ids=DIFFICULT)
+def test_models_that_pytorch_itself_cannot_walk_are_watched(make: Callable[[], nn.Module]) -> None:
+    model = make()
+    with modes.guard(model, on_violation="collect") as guard:
+        modules(model)[-1].eval()
+    assert [change.training for change in guard.changes] == [False]
 
 
 @pytest.mark.parametrize("model", [nn.Identity(), nn.ReLU(), nn.Sequential(), nn.Dropout(0.5)])

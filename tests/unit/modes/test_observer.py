@@ -48,7 +48,7 @@ def heard() -> Iterator[Heard]:
 
 
 def setter_of(module: nn.Module) -> Setter:
-    return OBSERVER.last_change[module].setter
+    return OBSERVER.last_write[module].setter
 
 
 def line_of(setter: Setter) -> str:
@@ -164,8 +164,26 @@ class TestWhoSetTheMode:
         before = []
         for training in (False, False, True):
             model.train(training)
-            before.append(OBSERVER.last_change[model].before)
+            before.append(OBSERVER.last_write[model].before)
         assert before == [True, False, False]
+
+    def test_of_several_that_set_the_same_mode_the_first_has_changed_it(self) -> None:
+        model = nn.Linear(2, 2)
+        model.eval()  # the change
+        model.eval()  # once more
+        model.train(model.training)  # read too late
+        assert line_of(OBSERVER.last_change[model].setter) == "model.eval()  # the change"
+        assert line_of(OBSERVER.last_write[model].setter) == "model.train(model.training)  # read too late"
+
+    def test_who_has_changed_a_mode_that_nobody_saw_change_is_not_known(self) -> None:
+        model = nn.Linear(2, 2)
+        vars(model)["training"] = False
+        model.eval()
+        assert OBSERVER.last_change.get(model) is None
+        model.train()
+        vars(model)["training"] = False
+        model.eval()
+        assert OBSERVER.last_change.get(model) is None
 
     def test_a_module_in_the_making_has_no_mode_before(self) -> None:
         class InEval(nn.Module):
@@ -295,6 +313,28 @@ class TestNothingIsKept:
             assert (len(OBSERVER.last_change), len(OBSERVER._counts)) == (2, 1)
             assert len([each for each in gc.get_objects() if type(each) is RnnCall]) == calls
         assert (len(OBSERVER.last_change), len(OBSERVER._counts)) == (0, 0)
+
+    def test_what_is_known_is_taken_up_again_where_the_mode_is_the_same(self) -> None:
+        model, other, gone = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+        with opened(RNN):
+            for each in (model, other, gone):
+                each.eval()
+            change = OBSERVER.last_change[model]
+            known = OBSERVER.known([model, other, gone, nn.Linear(2, 2)])
+        other.train()
+        del gone, each
+        gc.collect()
+        assert len(known) == 2
+        with opened(RNN):
+            OBSERVER.recall(known)
+            assert OBSERVER.last_change.get(model) is change
+            assert OBSERVER.last_change.get(other) is None
+            model.train()
+            newer = OBSERVER.last_change[model]
+            vars(model)["training"] = False
+            OBSERVER.recall(known)
+            assert OBSERVER.last_change[model] is newer  # who watches knows better
+            assert len(OBSERVER.known([model])) == 0
 
     @pytest.mark.usefixtures("heard")
     def test_a_graph_does_not_keep_the_module(self) -> None:

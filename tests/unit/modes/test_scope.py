@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -118,47 +117,3 @@ def test_decorated_methods_are_methods() -> None:
     trainer = Trainer()
     assert trainer.validate() is trainer
     assert events == ["+1", "-1"]
-
-
-def generator() -> Iterator[int]:
-    yield 1
-
-
-async def coroutine() -> None:
-    pass
-
-
-async def asynchronous() -> AsyncIterator[int]:
-    yield 1
-
-
-class Batches:
-    def __call__(self) -> Iterator[int]:
-        yield 1
-
-
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (generator, "generator, a generator"),
-        (coroutine, "coroutine, a coroutine"),
-        (asynchronous, "asynchronous, an asynchronous generator"),
-        (Batches(), "Batches, a generator"),
-    ],
-    ids=["generator", "coroutine", "asynchronous-generator", "object"],
-)
-def test_what_runs_later_is_refused_when_it_is_decorated(function: Callable[..., Any], words: str) -> None:
-    scope, events = a_scope()
-    with pytest.raises(TypeError) as caught:
-        scope(function)
-    assert str(caught.value) == (
-        f"fix(...) cannot decorate {words}: its body runs after the call. Use `with fix(...)` inside it"
-    )
-    assert events == []
-
-
-@pytest.mark.parametrize(("what", "words"), [(Batches, "the class Batches"), (7, "a int")])
-def test_what_is_no_function_is_refused(what: Any, words: str) -> None:
-    scope, _ = a_scope()
-    with pytest.raises(TypeError, match=rf"^fix\(\.\.\.\) decorates functions, got {words}$"):
-        scope(what)

@@ -204,7 +204,7 @@ def test_dict_is_json_and_complete() -> None:
 
 
 def test_what_is_no_module_is_one_clear_error() -> None:
-    with pytest.raises(TypeError, match=r"^describe\(\) takes an nn.Module, got dict$"):
+    with pytest.raises(TypeError, match=r"^describe\(\) takes an nn.Module, got a dict$"):
         modes.describe({})  # type: ignore[arg-type]
 
 
@@ -233,17 +233,6 @@ def test_a_dropout_without_a_number_is_told_and_does_not_raise() -> None:
     assert (finding.id, finding.seen) == ("module.unreadable", "Dropout cannot be read: p=None")
     del net[0].p
     assert found(modes.describe(net)) == [("error", "module.unreadable", "0")]
-
-
-def test_a_module_that_is_not_hashable_does_not_raise() -> None:
-    class Equal(nn.Module):
-        def __eq__(self, other: object) -> bool:
-            return isinstance(other, Equal)
-
-        __hash__ = None  # type: ignore[assignment]
-
-    tree = modes.describe(nn.Sequential(Equal(), Equal()))
-    assert [child.same_as for child in tree.root.children] == [None, None]
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")

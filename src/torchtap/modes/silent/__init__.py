@@ -6,6 +6,7 @@ from torchtap.modes.silent._rule import Rule
 from torchtap.modes.silent.batchnorm_frozen import BatchNormFrozen
 from torchtap.modes.silent.built_in_forward import BuiltInForward
 from torchtap.modes.silent.changed_after_forward import ChangedAfterForward
+from torchtap.modes.silent.compiled import Compiled
 from torchtap.modes.silent.dropout_by_construction import DropoutByConstruction
 from torchtap.modes.silent.dropout_changed import DropoutChanged
 from torchtap.modes.silent.frozen_in_train import FrozenInTrain
@@ -33,4 +34,6 @@ RULES: tuple[type[Rule], ...] = (
     BuiltInForward,
     DropoutByConstruction,
     BatchNormFrozen,
+    # what is not seen
+    Compiled,
 )

@@ -12,7 +12,7 @@ from torch import nn
 
 from torchtap.modes._frames import first_argument, is_users, outside_functional
 from torchtap.modes._observer import OBSERVER
-from torchtap.modes._walk import named_modules
+from torchtap.modes._walk import mode_of, named_modules
 from torchtap.modes._watched import Watched
 
 _MODULE_PY: str = nn.Module.__call__.__code__.co_filename
@@ -75,7 +75,7 @@ class SomeInEval:
         if OBSERVER.version != self._version:
             self._version = OBSERVER.version
             self._some = any(
-                getattr(module, "training", True) is False
+                mode_of(module) is False
                 for model in self._watched.models
                 for _, module in named_modules(model)
             )

@@ -13,6 +13,7 @@ from torch.optim.swa_utils import update_bn
 
 from torchtap.modes._frames import first_argument, outside_functional
 from torchtap.modes._observer import Ran
+from torchtap.modes._walk import modules
 from torchtap.modes._watched import Watched
 
 _TORCH = os.path.dirname(torch.__file__)  # noqa: PTH120  compared with co_filename, letter by letter
@@ -51,9 +52,20 @@ def callers(what: Ran, watched: Watched) -> Sequence[nn.Module]:
     return [
         module
         for model in watched.models
-        for module in model.modules()
+        for module in modules(model)
         if getattr(inspect.unwrap(getattr(type(module), code.co_name, len)), "__code__", None) is code
     ]
+
+
+def in_update_bn(frame: FrameType | None) -> bool:
+    """Whether torch.optim.swa_utils.update_bn set the mode: it calls train(), which calls what is below."""
+    looked_at = 0
+    while frame is not None and looked_at < _DEEPEST:
+        looked_at += 1
+        if frame.f_code is _UPDATE_BN:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def part_of_training(frame: FrameType | None) -> bool:

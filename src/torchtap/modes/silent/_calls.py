@@ -11,6 +11,8 @@ from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType
 
+from torchtap.modes._frames import Place
+
 
 def call_at(frame: FrameType, name: str) -> ast.Call | None:
     """The call that `frame` is executing, of a function called `name` as a rule; None where it cannot be read."""
@@ -20,7 +22,7 @@ def call_at(frame: FrameType, name: str) -> ast.Call | None:
 @lru_cache(maxsize=256)
 def made_in(code: CodeType) -> frozenset[str]:
     """The local names that the function binds to what a class makes, going by its capital letter."""
-    tree = _tree(code.co_filename)
+    tree = parsed(code.co_filename)
     names = set()
     for function in ast.walk(tree) if tree is not None else ():
         if isinstance(function, ast.FunctionDef) and _first_line(function) == code.co_firstlineno:
@@ -38,7 +40,18 @@ def _first_line(function: ast.FunctionDef) -> int:
     return min([function.lineno, *(each.lineno for each in function.decorator_list)])
 
 
-def _tree(file: str) -> ast.Module | None:
+def calls_in(place: Place, name: str) -> int:
+    """How many calls of functions of that name stand in a line."""
+    tree = parsed(place.file)
+    nodes = ast.walk(tree) if tree is not None else ()
+    return sum(
+        isinstance(node, ast.Call) and called(node) == name and node.lineno == place.lineno for node in nodes
+    )
+
+
+@lru_cache(maxsize=16)
+def parsed(file: str) -> ast.Module | None:
+    """The source file; None where it cannot be read."""
     lines = linecache.getlines(file)
     try:
         return ast.parse("".join(lines)) if lines else None
@@ -48,7 +61,7 @@ def _tree(file: str) -> ast.Module | None:
 
 @lru_cache(maxsize=256)
 def _call(code: CodeType, instruction: int, line: int, name: str) -> ast.Call | None:
-    tree = _tree(code.co_filename)
+    tree = parsed(code.co_filename)
     if tree is None:
         return None
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]

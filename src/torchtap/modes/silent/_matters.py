@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from torchtap.modes._observer import Setter
+from torchtap.modes._observer import Setter, code
+from torchtap.modes._walk import children, modules
 from torchtap.modes.kinds import what_mode_changes
 
 SEEN_TO_RUN = (_DropoutNd, _BatchNorm, nn.RNNBase, nn.MultiheadAttention)
@@ -52,33 +53,37 @@ def _names_training(function: object) -> bool:
     return isinstance(code, CodeType) and "training" in code.co_names
 
 
-def counted(modules: Iterable[nn.Module]) -> str:
+def counted(parts: Iterable[nn.Module]) -> str:
     """Such as "2 Dropout, 1 BatchNorm2d"."""
-    classes = Counter(type(module).__name__ for module in modules)
+    classes = Counter(type(module).__name__ for module in parts)
     return ", ".join(f"{number} {name}" for name, number in classes.most_common())
 
 
-def together(model: nn.Module, modules: Collection[nn.Module]) -> nn.Module:
+def _ids(parts: Iterable[nn.Module]) -> set[int]:
+    """Users define `__eq__`, and then there may be no hash."""
+    return {id(each) for each in parts}
+
+
+def together(model: nn.Module, parts: Collection[nn.Module]) -> nn.Module:
     """The smallest part of the model that holds them all; the model itself where its own modules are all there."""
     best = model
-    wanted = set(modules)
+    wanted = _ids(parts)
     while True:
-        inner = next((child for child in best.children() if wanted <= set(child.modules())), None)
-        if inner is None or wanted == {each for each in model.modules() if mode_matters(each)}:
+        inner = next((child for _, child in children(best) if wanted <= _ids(modules(child))), None)
+        if inner is None or wanted == _ids(each for each in modules(model) if mode_matters(each)):
             return best
         best = inner
 
 
-def topmost(modules: Collection[nn.Module]) -> Iterator[nn.Module]:
+def topmost(parts: Collection[nn.Module]) -> Iterator[nn.Module]:
     """Those of them that none of the others holds."""
-    held = {below for each in modules for below in each.modules() if below is not each}
-    return (each for each in modules if each not in held)
+    held = _ids(below for each in parts for below in modules(each) if below is not each)
+    return (each for each in parts if id(each) not in held)
 
 
 def told(setter: Setter) -> str:
     """Such as "`model.eval()` at train.py:31"."""
     place = setter.stack.here
     if place is None:
-        return f"{setter.by}() in code that cannot be named"
-    how = f"training = {setter.training}" if setter.by == "write" else f"{setter.by}()"
-    return f"{how} at {place}"
+        return f"{code(setter.by, setter.training)} in code that cannot be named"
+    return f"{code(setter.by, setter.training)} at {place}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
 
 import torch
@@ -15,12 +16,29 @@ from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import first_argument, outside_functional
 from torchtap.modes._observer import OBSERVER, ModeChange, Ran, Setter
-from torchtap.modes._walk import named_modules, parameters
+from torchtap.modes._walk import all_parameters, mode_of, named_modules, parameters
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._around import around
 from torchtap.modes.silent._rule import Rule
+from torchtap.modes.silent._unjudged import UNTRAINED
+from torchtap.modes.silent._weights import Weights
 
 _AT_A_STEP = 8
+
+
+@dataclass(slots=True)
+class _Sighting:
+    """One ran while its parameters were frozen."""
+
+    steps: int
+    """The training steps before it."""
+    weights: Weights
+    """Of the frozen part around it, as they were then."""
+    version: int
+    moves: bool
+    """Whether they had been written to since the sighting before."""
+    again: bool
+    """Whether it has run in two steps; or once, with gradients, which is enough."""
 
 
 class BatchNormFrozen(Rule):
@@ -43,19 +61,20 @@ class BatchNormFrozen(Rule):
         self._next = 0
         self._frozen: dict[int, weakref.ref[_BatchNorm]] = {}
         self._evals = ByModule[Setter]()
-        self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._told = ByModule[bool]()
         self._steps = 0
-        self._sighted = ByModule[tuple[int, tuple[int, ...]]]()
-        """When one ran while its parameters were frozen, and how often these had been written to."""
+        self._sighted = ByModule[_Sighting]()
 
     def changed(self, module: nn.Module, change: ModeChange) -> None:
-        """Remember who had put it in eval mode."""
-        if not change.setter.training and isinstance(module, _BatchNorm):
+        """Remember who had put it in eval mode; an eval() of the model that finds it there already did not."""
+        did = change.before is not False or change.setter.on() is module
+        if did and not change.setter.training and isinstance(module, _BatchNorm):
             self._evals[module] = change.setter
 
     def left(self) -> None:
-        for module, (_, writes) in list(self._sighted.items()):
-            if module not in self._told and _writes(module) == writes and isinstance(module, _BatchNorm):
+        for module, seen in list(self._sighted.items()):
+            known = not seen.again or module in self._told or seen.weights.moved()
+            if not known and isinstance(module, _BatchNorm):
                 self._tell(module)
 
     def stepped(self, optimizer: Optimizer) -> None:  # noqa: ARG002
@@ -90,7 +109,7 @@ class BatchNormFrozen(Rule):
             (weakref.ref(module), self._was_undone(module))
             for model in self.watched.models
             for _, module in named_modules(model)
-            if isinstance(module, _BatchNorm) and module.training and _moves(module) and parameters(module)
+            if isinstance(module, _BatchNorm) and mode_of(module) and _moves(module) and parameters(module)
         ]
         self._sort()
 
@@ -103,7 +122,7 @@ class BatchNormFrozen(Rule):
 
     def _was_undone(self, module: _BatchNorm) -> bool:
         """Whether somebody had put this very module in eval mode, and train() on more than it undid that."""
-        change = OBSERVER.last_change.get(module)
+        change = OBSERVER.last_write.get(module)
         if change is None or not change.setter.training or change.setter.on() is module:
             return False
         was = self._evals.get(module)
@@ -115,27 +134,38 @@ class BatchNormFrozen(Rule):
         )
 
     def _ran(self, module: _BatchNorm, frame: FrameType) -> None:
-        if module in self._told or not (torch.is_grad_enabled() or _is_within_training(frame)):
+        seen = self._sighted.get(module)
+        if module in self._told or (seen is not None and seen.moves and seen.version == OBSERVER.version):
             return
-        if not self._is_undone(module) and not (_is_frozen(module) and self._stays_frozen(module)):
+        if not (torch.is_grad_enabled() or _is_within_training(frame)):
+            return
+        if not self._is_undone(module) and not (_is_frozen(module) and self._stays_frozen(module, frame)):
             return
         self._tell(module)
 
     def _is_undone(self, module: _BatchNorm) -> bool:
         return any(undone for each, undone in self._norms if each() is module)
 
-    def _stays_frozen(self, module: _BatchNorm) -> bool:
-        """Whether nothing has trained it for a step: a GAN freezes one net for the other's step, in turn."""
-        writes = _writes(module)
-        before = self._sighted.get(module)
-        if before is not None and before[1] == writes:
-            return before[0] < self._steps
-        self._sighted[module] = self._steps, writes
+    def _stays_frozen(self, module: _BatchNorm, frame: FrameType) -> bool:
+        """Whether nothing has written to it for a step.
+
+        A GAN freezes one net for the other's step, in turn; a momentum encoder follows what is trained.
+        """
+        seen = self._sighted.get(module)
+        if seen is not None and not torch.is_grad_enabled() and self._steps < seen.steps + UNTRAINED:
+            seen.again = seen.again or seen.steps < self._steps
+            return False  # it may follow seldom, and to look waits for a GPU
+        if seen is not None and not seen.weights.moved():
+            return seen.steps < self._steps
+        once = seen is None and torch.is_grad_enabled()
+        weights = Weights(_frozen_around(module, frame))
+        self._sighted[module] = _Sighting(self._steps, weights, OBSERVER.version, seen is not None, once)
         return False
 
     def _tell(self, module: _BatchNorm) -> None:
         others = [each for each in self._told_now() if each is not module]
-        self._told.update([module, *others])
+        for each in (module, *others):
+            self._told[each] = True
         if not _on_purpose(module):
             self.watched.report(self._finding(module, others))
 
@@ -164,7 +194,8 @@ class BatchNormFrozen(Rule):
         )
 
     def _history(self, module: _BatchNorm) -> str:
-        change = OBSERVER.last_change.get(module)
+        # Where nothing was changed, the train() that says again what was so: eval() belongs after it.
+        change = OBSERVER.last_change.get(module) or OBSERVER.last_write.get(module)
         if change is None or not change.setter.training:
             return "train mode since before the guard was entered"
         was = self._evals.get(module)
@@ -193,18 +224,22 @@ def _is_frozen(module: _BatchNorm) -> bool:
     return True
 
 
-def _writes(module: nn.Module) -> tuple[int, ...]:
-    """How often each of its own parameters was written to, as an optimizer's step does."""
-    return tuple(each._version for each in module._parameters.values() if each is not None)
+def _frozen_around(module: nn.Module, frame: FrameType) -> nn.Module:
+    """The largest part around it of which nothing asks for gradients."""
+    for each in around(frame).modules:
+        if any(weight.requires_grad for weight in all_parameters(each)):
+            break
+        module = each
+    return module
 
 
 def _is_within_training(frame: FrameType) -> bool:
     """Whether a module that the call ran in has parameters that train."""
-    return any(weight.requires_grad for weight in around(frame).modules[-1].parameters())
+    return any(weight.requires_grad for weight in all_parameters(around(frame).modules[-1]))
 
 
 def _on_purpose(module: _BatchNorm) -> bool:
-    change = OBSERVER.last_change.get(module)
+    change = OBSERVER.last_write.get(module)
     if change is None or change.setter.restores:
         return False
     return change.setter.training and change.setter.on() is module

@@ -9,10 +9,12 @@ from dataclasses import replace
 from types import CodeType, FrameType
 
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Place, first_argument
 from torchtap.modes._observer import OBSERVER, Ran, RnnCall
+from torchtap.modes._walk import mode_of
 from torchtap.modes._watched import Watched
 from torchtap.modes.reach import unregistered
 from torchtap.modes.silent._around import Around, SomeInEval, around, direct_caller
@@ -42,14 +44,16 @@ class BuiltInForward(Rule):
             self._look(around(sys._getframe(1)))
 
     def _look(self, where: Around) -> None:
-        if not where.modules or not where.frames or not where.modules[0].training:
+        if not where.modules or not where.frames or mode_of(where.modules[0]) is False:
             return
         for inner, outer in zip(where.modules, where.modules[1:], strict=False):
             if self.watched.path(inner) is not None:
                 return  # part of a guarded model, or another rule's business
+            if isinstance(inner, GraphModule):
+                return  # what torch.compile or a tracer made of the model itself: its mode says nothing
             path = self.watched.path(outer)
             if path is not None:
-                if not outer.training:
+                if mode_of(outer) is False:
                     self._found(inner, outer, path, where)
                 return
 
@@ -77,7 +81,7 @@ def _site(frames: list[FrameType], module: nn.Module) -> FrameType:
 
 def _set_there(module: nn.Module, site: FrameType) -> bool:
     """Whether the function that calls the module calls its train() first, on purpose: dropout for many samples."""
-    change = OBSERVER.last_change.get(module)
+    change = OBSERVER.last_write.get(module)
     here = change.setter.stack.here if change is not None else None
     return here is not None and here.code is site.f_code
 

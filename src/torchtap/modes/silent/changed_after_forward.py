@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import CodeType, FrameType
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +16,12 @@ from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Stack, stack_from
 from torchtap.modes._graph import nodes
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall
+from torchtap.modes._walk import all_parameters, mode_of, modules
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._callers import callers
 from torchtap.modes.silent._matters import counted, mode_matters, together, told
 from torchtap.modes.silent._rule import Rule
+from torchtap.modes.silent._scopes import codes, put_back
 
 
 @dataclass(slots=True)
@@ -27,6 +31,10 @@ class _EvalCall:
     serial: int
     stack: Stack | None
     """None: the same as that of the module before, which was called since the same mode change."""
+    change: ModeChange | None
+    """Who had put it in eval mode."""
+    codes: frozenset[CodeType]
+    """The functions that ran then."""
 
 
 class ChangedAfterForward(Rule):
@@ -34,7 +42,8 @@ class ChangedAfterForward(Rule):
 
     Only where the module's last call ran in eval mode, train() came after it, and the backward that runs now reaches
     the model's parameters. The other way round, eval() after a forward in train mode, changes nothing. Calls that
-    cuDNN refuses raise, and are told of by the guard itself.
+    cuDNN refuses raise, and are told of by the guard itself. Nor where a scope of the user's own, as a context manager,
+    puts back the mode that it has changed: see `put_back`.
     """
 
     def __init__(self, watched: Watched) -> None:
@@ -43,6 +52,7 @@ class ChangedAfterForward(Rule):
         self._any = False
         """Whether there may be any; asking the dictionary would take longer."""
         self._version = -1  # of the modes at the last of these calls
+        self._codes = frozenset[CodeType]()
 
     def entered(self) -> None:
         self._calls.clear()
@@ -63,8 +73,8 @@ class ChangedAfterForward(Rule):
         if not torch.is_grad_enabled():
             return
         for module in callers(what, self.watched):
-            if not module.training and mode_matters(module):
-                self._note(module, what.serial, None if self._known() else stack_from(what.frame))
+            if mode_of(module) is False and mode_matters(module):
+                self._note(module, what.serial, None if self._known() else stack_from(what.frame), what.frame)
 
     def ran_rnn(self, call: RnnCall, outputs: Sequence[Tensor]) -> None:  # noqa: ARG002
         module = call.module() if call.module is not None else None
@@ -73,13 +83,15 @@ class ChangedAfterForward(Rule):
         if call.training or call.breaks_backward or not call.grad:
             self._calls[module] = None
         else:
-            self._note(module, call.serial, call.stack)
+            self._note(module, call.serial, call.stack, sys._getframe(1))
 
     def _known(self) -> bool:
         return self._version == OBSERVER.version and self._any
 
-    def _note(self, module: nn.Module, serial: int, stack: Stack | None) -> None:
-        self._calls[module] = _EvalCall(serial, stack)
+    def _note(self, module: nn.Module, serial: int, stack: Stack | None, frame: FrameType) -> None:
+        if not self._known():
+            self._codes = codes(frame)
+        self._calls[module] = _EvalCall(serial, stack, OBSERVER.last_change.get(module), self._codes)
         self._any = True
         self._version = OBSERVER.version
 
@@ -87,15 +99,26 @@ class ChangedAfterForward(Rule):
         if not self._any or self._version == OBSERVER.version or run.inputs:
             return nullcontext()
         late = [module for module, call in self._calls.items() if call and _changed_since(module, call)]
+        now = codes(run.frame) if late else frozenset()
+        late = [module for module in late if not self._put_back(module, now)]
         reached = {id(getattr(node, "variable", None)) for node in nodes(run.tensors)} if late else set()
+        ids = {id(module) for module in late}
         for model in self.watched.models:
-            mine = [module for module in model.modules() if module in late]
-            if mine and any(id(each) in reached for each in model.parameters()):
+            mine = [module for module in modules(model) if id(module) in ids]
+            if mine and any(id(each) in reached for each in all_parameters(model)):
                 self._report(model, mine)
-        for module in late:
-            self._calls[module] = None
+        for module, call in list(self._calls.items()):
+            if call and _changed_since(module, call):
+                self._calls[module] = None
         self._any = any(call is not None for _, call in self._calls.items())
         return nullcontext()
+
+    def _put_back(self, module: nn.Module, now: frozenset[CodeType]) -> bool:
+        call = self._calls[module]
+        if call is None or call.change is None or call.change.before is False:
+            return False
+        setter = OBSERVER.last_change[module].setter
+        return put_back(call.change.setter, setter, forward=call.codes, backward=now)
 
     def _report(self, model: nn.Module, modules: list[nn.Module]) -> None:
         stack = next((call.stack for _, call in self._calls.items() if call and call.stack), None)
@@ -115,4 +138,4 @@ class ChangedAfterForward(Rule):
 
 def _changed_since(module: nn.Module, call: _EvalCall) -> bool:
     change = OBSERVER.last_change.get(module)
-    return module.training and change is not None and change.setter.serial > call.serial
+    return mode_of(module) is True and change is not None and change.setter.serial > call.serial

@@ -7,11 +7,13 @@ import functools
 import inspect
 from types import FrameType
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from torchtap.modes._findings import Finding, Severity
-from torchtap.modes._frames import Place
+from torchtap.modes._frames import Place, first_argument, is_users, outside_functional
 from torchtap.modes._observer import Ran
+from torchtap.modes._walk import mode_of
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._around import Around, SomeInEval, around, direct_caller
 from torchtap.modes.silent._calls import BY_NAME_ONLY, CANNOT_TELL, GIVEN_NOT, argument, call_at
@@ -28,21 +30,32 @@ class DropoutByConstruction(Rule):
 
     Looked at only while some guarded module is in eval mode. A `training=True` that stands in the source is taken to
     be on purpose, and so is any other value that the user gives.
+
+    Outside of any module only where that very call trains too: what it drops of asks for gradients there. Else it may
+    be noise that an evaluation is made with.
     """
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._some_in_eval = SomeInEval(watched)
         self._told: set[tuple[object, int, str]] = set()
+        self._trains: set[tuple[object, int]] = set()
+        """Calls outside of modules that have dropped something of a training step."""
 
     def ran(self, what: Ran) -> None:
         """Every dropout of the process comes here: the first line must be cheap."""
-        if not what.active or what.kind == "batch_norm" or not self._some_in_eval:
+        if not what.active or what.kind == "batch_norm":
+            return
+        if not self._some_in_eval:
+            if what.kind == "dropout" and torch.is_grad_enabled():
+                self._note_outside(what.frame)
             return
         if direct_caller(what.frame) is not None:
             return  # it gives its own mode
         where = around(what.frame)
-        if not where.modules or where.modules[0].training or not where.frames:
+        if not where.modules and not torch.is_grad_enabled():
+            self._ran_outside(what.frame)
+        if not where.modules or mode_of(where.modules[0]) or not where.frames:
             return
         paths = (self.watched.path(module) for module in where.modules)
         path = next((each for each in paths if each is not None), None)
@@ -57,6 +70,29 @@ class DropoutByConstruction(Rule):
         if how is not None:
             self._told.add(key)
             self.watched.report(_finding(path, name, how, Place(site.f_code, site.f_lineno)))
+
+    def _note_outside(self, frame: FrameType) -> None:
+        site = outside_functional(frame)
+        if site is None or site is frame or site.f_code.co_name == "forward" or not is_users(site):
+            return
+        key = (site.f_code, site.f_lasti)
+        if key not in self._trains and not around(frame).modules:
+            dropped = first_argument(frame)
+            if isinstance(dropped, Tensor) and dropped.requires_grad:
+                self._trains.add(key)
+
+    def _ran_outside(self, frame: FrameType) -> None:
+        site = outside_functional(frame)
+        key = (site.f_code, site.f_lasti, "") if site is not None else None
+        if key is None or site is None or key[:2] not in self._trains or key in self._told:
+            return
+        if any(mode_of(model) for model in self.watched.models):
+            return  # somebody's training goes on
+        self._told.add(key)
+        name = _function_called(frame)
+        how = _given(name, Around([], [site]))
+        if how is not None:
+            self.watched.report(_finding("", name, how, Place(site.f_code, site.f_lineno)))
 
 
 def _function_called(frame: FrameType) -> str:

@@ -14,7 +14,9 @@ from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import stack_from
 from torchtap.modes._observer import OBSERVER
+from torchtap.modes._walk import all_parameters, mode_of, modules
 from torchtap.modes._watched import Watched
+from torchtap.modes.silent._calls import calls_in
 from torchtap.modes.silent._matters import counted, mode_matters, told
 from torchtap.modes.silent._rule import Rule
 from torchtap.modes.silent._training import trained_by
@@ -41,7 +43,7 @@ class FrozenInTrain(Rule):
     def entered(self) -> None:
         self._forget()
         for model in self.watched.models:
-            self._came_in_eval[model] = not model.training
+            self._came_in_eval[model] = mode_of(model) is False
 
     def stepped(self, optimizer: Optimizer) -> None:
         if self._version == OBSERVER.version:
@@ -63,11 +65,11 @@ class FrozenInTrain(Rule):
         models = self.watched.models
         lines = [_line(each) for each in models]
         for model, line in zip(models, lines, strict=True):
-            if line is not None and lines.count(line) > 1 and model.training and idle(model):
+            if line is not None and lines.count(line) > 1 and mode_of(model) and idle(model):
                 self._report(model)
 
     def _report(self, model: nn.Module) -> None:
-        active = [each for each in model.modules() if each.training and mode_matters(each)]
+        active = [each for each in modules(model) if mode_of(each) and mode_matters(each)]
         norms = [each for each in active if isinstance(each, _BatchNorm)]
         if not active:
             return
@@ -79,17 +81,21 @@ class FrozenInTrain(Rule):
                 severity=Severity.WARN,
                 where=self.watched.path(model) or "",
                 seen=f"{counted(active)} in train mode at the training step at {here}{moving}",
-                cause=f"{told(OBSERVER.last_change[model].setter)} sets this model too, which does not train",
+                cause=f"{told(OBSERVER.last_write[model].setter)} sets this model too, which does not train",
                 remedy="eval() on this model after it, or leave it out there",
             )
         )
 
 
 def _frozen(model: nn.Module) -> bool:
-    parameters = list(model.parameters())
+    parameters = all_parameters(model)
     return bool(parameters) and not any(each.requires_grad for each in parameters)
 
 
 def _line(model: nn.Module) -> object:
-    change = OBSERVER.last_change.get(model)
-    return change.setter.stack.here if change is not None else None
+    """What set its mode: the line, or that one call where several stand in it, as in `net.train(); ema.train()`."""
+    change = OBSERVER.last_write.get(model)
+    here = change.setter.stack.here if change is not None else None
+    if change is None or here is None or change.setter.on() is not model:
+        return here
+    return (here, id(model)) if calls_in(here, change.setter.by) > 1 else here

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchtap.modes._findings import Finding, Severity
+from torchtap.modes._walk import mode_of, modules
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._rule import Rule
 
@@ -26,11 +27,11 @@ class NoEffect(Rule):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._modes: list[tuple[weakref.ref[nn.Module], bool]] = []
+        self._modes: list[tuple[weakref.ref[nn.Module], bool | None]] = []
 
     def entered(self) -> None:
         self._modes = [
-            (weakref.ref(module), module.training)
+            (weakref.ref(module), mode_of(module))
             for model in self.watched.models
             for module in _traced(model)
         ]
@@ -48,7 +49,7 @@ class NoEffect(Rule):
             module = reference()
             if module is None or module.training == was:
                 continue
-            now, before = ("train", "eval") if module.training else ("eval", "train")
+            now, before = ("train", "eval") if mode_of(module) else ("eval", "train")
             self.watched.report(
                 Finding(
                     id="mode.no_effect",
@@ -64,10 +65,10 @@ class NoEffect(Rule):
 def _traced(model: nn.Module) -> list[nn.Module]:
     """The outermost traced modules in which something depends on the mode."""
     found: list[nn.Module] = []
-    inside: set[nn.Module] = set()
-    for module in model.modules():
-        if isinstance(module, _TRACED) and module not in inside:
-            inside |= set(module.modules())
+    inside: set[int] = set()
+    for module in modules(model):
+        if isinstance(module, _TRACED) and id(module) not in inside:
+            inside |= {id(each) for each in modules(module)}
             text = str(module.inlined_graph)
             if any(f"aten::{name}" in text or f"aten::_{name}" in text for name in _OPERATORS):
                 found.append(module)

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._observer import OBSERVER
 from torchtap.modes._torch import default_store
+from torchtap.modes._walk import mode_of, modules
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._matters import mode_matters, told
 from torchtap.modes.silent._rule import Rule
@@ -143,13 +144,14 @@ class RanksDiffer(Rule):
         )
 
     def _modules(self) -> list[nn.Module]:
-        return [module for model in self.watched.models for module in model.modules()]
+        return [module for model in self.watched.models for module in modules(model)]
 
     def _modes(self) -> str:
-        return "".join("1" if module.training else "0" for module in self._modules())
+        return "".join("1" if mode_of(module) else "0" for module in self._modules())
 
     def _line(self) -> str:
-        changes: Any = (OBSERVER.last_change.get(module) for module in self._modules())
+        kept = OBSERVER.last_change, OBSERVER.last_write  # the second where nothing has changed
+        changes: Any = (kept[0].get(each) or kept[1].get(each) for each in self._modules())
         last = max((c.setter for c in changes if c is not None), key=lambda s: s.serial, default=None)
         return told(last) if last is not None else ""
 

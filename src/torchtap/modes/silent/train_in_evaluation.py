@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 
 import torch
 from torch import Tensor, nn
@@ -16,30 +17,29 @@ from torch.optim import Optimizer
 
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
-from torchtap.modes._frames import Stack, stack_from
+from torchtap.modes._frames import Place, Stack, stack_from
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall, Setter, next_serial
+from torchtap.modes._walk import mode_of, modules
 from torchtap.modes._watched import Watched
-from torchtap.modes.silent._callers import callers, part_of_training
+from torchtap.modes.silent._callers import callers, in_update_bn, part_of_training
 from torchtap.modes.silent._matters import SEEN_TO_RUN, counted, mode_matters, together, told
+from torchtap.modes.silent._order import Lines, lines
 from torchtap.modes.silent._rule import Rule
-from torchtap.modes.silent._training import trainable_ids, trained_by
-
-DRY_RUN = 8
-"""So many forwards without gradients before the first training step are taken to be a try: shapes, lazy modules."""
-
-
-UNTRAINED = 20
-"""After so many steps of others a model is taken to be one that no optimizer trains."""
+from torchtap.modes.silent._scopes import within
+from torchtap.modes.silent._training import trained_by
+from torchtap.modes.silent._unjudged import LONG, Unjudged
 
 
-@dataclass(slots=True)
-class _Pending:
-    """What is to be said of a model if no step shows that it ran for the training of another one."""
+@dataclass(frozen=True, slots=True)
+class _Unspent:
+    """A call in train mode after an evaluation, with gradients, that no backward has followed yet."""
 
-    finding: Finding
-    module: weakref.ref[nn.Module] | None = None
-    """The first that ran since the last step."""
-    steps: int = 0
+    module: weakref.ref[nn.Module]
+    stack: Stack
+    lines: Lines
+    since: int
+    """The last step before it."""
+    thread: int
 
 
 class TrainInEvaluation(Rule):
@@ -50,10 +50,8 @@ class TrainInEvaluation(Rule):
     mode while the model itself is in eval mode; forwards that belong to training (checkpointing, `update_bn`);
     functions called with a constant.
 
-    A few forwards before the first training step may be a dry run. They count if no training follows inside the guard.
-
-    Where several optimizers step, one forward without gradients before a step that trains another model is a part of
-    training: the fakes that a GAN's critic learns from. Not so for a model that no optimizer trains, such as a teacher.
+    Forwards before the first training step may be a dry run. They count if no training follows inside the guard. Those
+    after it are judged at the next one, as they may be a part of it: see `Unjudged`.
 
     One more is found with gradients: train() after eval(), a forward, and never a backward before the next eval().
     """
@@ -71,6 +69,8 @@ class TrainInEvaluation(Rule):
         self._known: tuple[weakref.ref[Optimizer] | None, int, bool] = (None, 0, False)
         """The optimizer that stepped last, its number of groups, and whether it trains a guarded model."""
         self._evals = ByModule[int]()
+        self._evals_alone = ByModule[bool]()
+        """Modules that eval() was called on."""
         self._ran_eval = 0
         self._evaluated_before = ByModule[bool]()
         """Modules set to train mode after an evaluation in eval mode."""
@@ -78,15 +78,17 @@ class TrainInEvaluation(Rule):
         self._dry = ByModule[tuple[int, Finding]]()
         """How often a module ran before the first step, and what is to be said of it then."""
         self._optimized = False
-        self._trained = ByModule[bool]()
-        """Models that an optimizer has trained."""
-        self._beside = ByModule[bool]()
-        """Models beside which another optimizer has trained something else."""
-        self._pending = ByModule[_Pending | None]()
-        self._back_in_train = False
-        """Whether a train() came after an eval(), and no backward since."""
-        self._unspent: tuple[weakref.ref[nn.Module], Stack, int] | None = None
-        """The first call in train mode since then: a module, where, and the last step before it."""
+        self._unjudged = Unjudged(self.watched)
+        self._made = ByModule[tuple[int, Place | None, Finding]]()
+        """The last finding of each model, as it is the same from step to step."""
+        self._by_update_bn: set[int] = set()
+        """Calls of train() that torch.optim.swa_utils.update_bn made: nobody's wish for what comes after."""
+        self._back_in_train = ByModule[bool]()
+        """Models that a train() came for after an eval(), and no backward since."""
+        self._unspent = ByModule[_Unspent | None]()
+        """Of these, their first call in train mode since then."""
+        self._trained_at: dict[CodeType, int] = {}
+        """Of functions that led to a backward, the last instruction that did."""
 
     def entered(self) -> None:
         self._forget()
@@ -96,20 +98,32 @@ class TrainInEvaluation(Rule):
             waiting = [dry for module, dry in self._dry.items() if self._root(module) is root]
             if waiting and not self._stepped:
                 self.watched.report(waiting[0][1])
-            pending = self._pending.get(root)
-            if pending is not None and (pending.module is not None or root not in self._trained):
-                self.watched.report(pending.finding)
+        self._report_all(self._unjudged.left())
         if sys.exc_info()[0] is None:  # else the backward may have been on its way
-            self._report_unspent()
+            for root in self.watched.models:
+                self._report_unspent(root)
 
     def changed(self, module: nn.Module, change: ModeChange) -> None:
         if not change.setter.training:
             self._evals[module] = change.setter.serial
-            if self._unspent is not None and change.before:
-                self._report_unspent()
+            if change.setter.on() is module:
+                self._evals_alone[module] = True
+            if len(self._unspent) and change.before and self.watched.path(module) is not None:
+                root = self._root(module)
+                unspent = self._unspent.get(root) if root is not None else None
+                if root is not None and unspent is not None and unspent.thread == threading.get_ident():
+                    self._report_unspent(root)
         else:
-            self._back_in_train = self._back_in_train or (self._evals.get(module) or 0) > self._stepped
+            if (self._evals.get(module) or 0) > self._stepped and self.watched.path(module) is not None:
+                root = self._root(module)
+                if root is not None:
+                    self._back_in_train[root] = True
+            if change.setter.on() is module and in_update_bn(sys._getframe(1)):
+                self._by_update_bn.add(change.setter.serial)
             self._evaluated_before[module] = self._ran_eval > (self._evals.get(module) or self._ran_eval)
+            by_itself = module in self._evals_alone and change.setter.on() is not module
+            if by_itself and not self._evaluated_before[module]:
+                self._unjudged.woke(module)
 
     def stepped(self, optimizer: Optimizer) -> None:
         self._optimized = True
@@ -117,43 +131,30 @@ class TrainInEvaluation(Rule):
         if known is None or known() is not optimizer or groups != len(optimizer.param_groups):
             trains = bool(trained_by(self.watched, optimizer))
             self._known = weakref.ref(optimizer), len(optimizer.param_groups), trains
-            self._note_optimizer(optimizer)
         if trains:
-            self._judge_pending(optimizer)
+            self._report_all(self._unjudged.stepped(optimizer))
             self._stepped = next_serial()
 
-    def _note_optimizer(self, optimizer: Optimizer) -> None:
-        trained = trained_by(self.watched, optimizer)
-        for root in self.watched.models:
-            (self._trained if any(each is root for each in trained) else self._beside)[root] = True
-
-    def _judge_pending(self, optimizer: Optimizer) -> None:
-        """A model ran once without gradients before this step."""
-        for root, pending in self._pending.items():
-            if pending is None:
-                continue
-            if any(each is root for each in trained_by(self.watched, optimizer)):
-                self._pending[root] = None
-                if pending.module is not None:
-                    self.watched.report(pending.finding)
-            elif root in self._trained:
-                self._pending[root] = None
-            else:
-                pending.module = None
-                pending.steps += 1
-                if pending.steps == UNTRAINED:
-                    self.watched.report(pending.finding)
-
     def backward(self, run: Backward) -> AbstractContextManager[object]:
-        self._unspent = None
-        self._back_in_train = False
-        if not self._optimized and not run.inputs and any(root.training for root in self.watched.models):
+        self._unspent.clear()
+        self._back_in_train.clear()
+        self._note_line(run.frame)
+        self._unjudged.backward(run)
+        if not self._optimized and not run.inputs and any(mode_of(root) for root in self.watched.models):
+            self._report_all(self._unjudged.stepped(None))
             self._stepped = next_serial()
         return nullcontext()
 
+    def _report_all(self, findings: Iterable[Finding | None]) -> None:
+        for finding in filter(None, findings):
+            self.watched.report(finding)
+
     def ran(self, what: Ran) -> None:
         if torch.is_grad_enabled():
-            if self._back_in_train and what.active:
+            if self._unjudged.waiting:
+                for module in callers(what, self.watched):
+                    self._unjudged.ran_with_gradients(module, what.frame)
+            if len(self._back_in_train) and what.active:
                 self._note_unspent(what)
             return
         if not what.active:
@@ -165,86 +166,112 @@ class TrainInEvaluation(Rule):
             self._judge(module, what.frame, None)
 
     def ran_rnn(self, call: RnnCall, outputs: Sequence[Tensor]) -> None:  # noqa: ARG002
+        rnn = call.module() if call.module is not None else None
         if torch.is_grad_enabled():
+            if rnn is not None and self._unjudged.waiting:
+                self._unjudged.ran_with_gradients(rnn, sys._getframe(1))
             return
         if not call.training:
             self._ran_eval = call.serial
             return
-        rnn = call.module() if call.module is not None else None
         if isinstance(rnn, nn.RNNBase) and rnn.dropout > 0 and rnn.num_layers > 1:
-            self._judge(rnn, None, call.stack)
+            self._judge(rnn, sys._getframe(1), call.stack)
 
-    def _judge(self, module: nn.Module, frame: FrameType | None, stack: Stack | None) -> None:
+    def _judge(self, module: nn.Module, frame: FrameType, stack: Stack | None) -> None:
         root = self._root(module)
-        if root is None or not root.training or not module.training:
+        if root is None or mode_of(root) is False or mode_of(module) is False:
             return
         since = max(self._stepped, self._entered)
         if self._reported.get(root) == since:
             return
-        if frame is not None and part_of_training(frame):
+        if self._stepped and module in self._unjudged:
+            self._report_all(self._unjudged.again(module))
             return
+        if part_of_training(frame):
+            return
+        if not self._stepped:
+            self._unjudged.before_the_first_step(module, root, frame)
         stack = stack or stack_from(frame)
         if self._on_purpose(module, since, stack):
             return
         apart = self._in_eval_apart_from(root, since)
-        if self._stepped and apart is None and root in self._beside and trainable_ids(root):
-            pending = self._pending.get(root)
-            if pending is None:
-                pending = _Pending(self._finding(root, module, since, stack, None))
-                self._pending[root] = pending
-            elif pending.module is not None and pending.module() is module:  # twice without a step: no fakes
-                self._reported[root] = since
-                self.watched.report(pending.finding)
-            pending.module = pending.module or weakref.ref(module)
-            return
-        if self._stepped or apart is not None:
+        if apart is not None:
             self._reported[root] = since
             self.watched.report(self._finding(root, module, since, stack, apart))
+        elif self._stepped:
+            self._unjudged.add(module, root, frame, self._same_or_new(root, module, since, stack))
+        else:
+            count, finding = self._dry.get(module) or (0, self._same_or_new(root, module, since, stack))
+            self._dry[module] = count + 1, finding
+            if count + 1 == LONG:
+                self._reported[root] = since
+                self.watched.report(finding)
+
+    def _same_or_new(self, root: nn.Module, module: nn.Module, since: int, stack: Stack) -> Finding:
+        made, place = self._made.get(root), stack.caller
+        if made is None or made[:2] != (OBSERVER.version, place):
+            finding = self._finding(root, module, since, stack, None)
+            made = self._made[root] = OBSERVER.version, place, finding
+        return made[2]
+
+    def _note_line(self, frame: FrameType) -> None:
+        if self._trained_at.get(frame.f_code, -1) >= frame.f_lasti:
             return
-        count, finding = self._dry.get(module) or (0, self._finding(root, module, since, stack, None))
-        self._dry[module] = count + 1, finding
-        if count + 1 == DRY_RUN:
-            self._reported[root] = since
-            self.watched.report(finding)
+        for _, code, at in lines(frame):
+            self._trained_at[code] = max(at, self._trained_at.get(code, -1))
 
     def _note_unspent(self, what: Ran) -> None:
-        self._back_in_train = False
         for module in callers(what, self.watched):
             root = self._root(module)
-            if root is not None and root.training and not part_of_training(what.frame):
-                self._unspent = weakref.ref(module), stack_from(what.frame), max(self._stepped, self._entered)
+            if root is None or not self._back_in_train.get(root):
+                continue
+            if mode_of(root) and not part_of_training(what.frame):
+                self._back_in_train[root] = False
+                where, since = lines(what.frame), max(self._stepped, self._entered)
+                self._unspent[root] = _Unspent(
+                    weakref.ref(module), stack_from(what.frame), where, since, threading.get_ident()
+                )
 
-    def _report_unspent(self) -> None:
-        unspent, self._unspent = self._unspent, None
-        module = unspent[0]() if unspent is not None else None
-        root = self._root(module) if module is not None else None
-        if unspent is not None and module is not None and root is not None:
-            self.watched.report(self._finding(root, module, unspent[2], unspent[1], None, graph=True))
+    def _report_unspent(self, root: nn.Module) -> None:
+        unspent = self._unspent.get(root)
+        self._unspent[root] = None
+        module = unspent.module() if unspent is not None else None
+        if unspent is None or module is None:
+            return
+        # A training loop that skips a batch: in the innermost function with a backward, that stands below.
+        for _, code, at in unspent.lines:
+            if code in self._trained_at:
+                if at < self._trained_at[code]:
+                    return
+                break
+        self.watched.report(self._finding(root, module, unspent.since, unspent.stack, None, graph=True))
 
     def _root(self, module: nn.Module) -> nn.Module | None:
         known = self._roots.get(module)
         if known is not None:
             return known()
         for root in self.watched.models:
-            if any(each is module for each in root.modules()):
+            if any(each is module for each in modules(root)):
                 self._roots[module] = weakref.ref(root)
                 return root
         return None
 
     def _on_purpose(self, module: nn.Module, since: int, stack: Stack) -> bool:
-        change = OBSERVER.last_change.get(module)
+        change = OBSERVER.last_write.get(module)
         if change is None or change.setter.serial < since or not change.setter.training:
+            return False
+        if change.setter.serial in self._by_update_bn:
             return False
         if (self._evals.get(module) or 0) < since:
             return True
-        here, caller = change.setter.stack.here, stack.caller
-        same = here is not None and caller is not None and here.code is caller.code
+        here = change.setter.stack.here
+        same = here is not None and any(within(place.code, here.code) for place in stack.places)
         return same and change.setter.by == "train" and bool(self._evaluated_before.get(module))
 
     def _in_eval_apart_from(self, root: nn.Module, since: int) -> tuple[nn.Module, Setter] | None:
         """Another guarded model that was put in eval mode since the last step, and by what."""
         for other in self.watched.models:
-            change = OBSERVER.last_change.get(other)
+            change = OBSERVER.last_write.get(other)
             if other is not root and not other.training and change and change.setter.serial > since:
                 return other, change.setter
         return None
@@ -260,8 +287,8 @@ class TrainInEvaluation(Rule):
     ) -> Finding:
         active = [
             each
-            for each in root.modules()
-            if (each.training or graph)
+            for each in modules(root)
+            if (mode_of(each) or graph)
             and mode_matters(each)
             and (not isinstance(each, nn.RNNBase) or each.dropout > 0)
             and (not isinstance(module, SEEN_TO_RUN) or isinstance(each, SEEN_TO_RUN))
@@ -293,12 +320,13 @@ class TrainInEvaluation(Rule):
         )
 
     def _cause(self, module: nn.Module, since: int) -> str:
-        change = OBSERVER.last_change.get(module)
+        change = OBSERVER.last_write.get(module)
         if change is None:
             return "no eval() since the guard was entered; torch.no_grad() changes no mode"
         if not change.setter.training:
             return "after eval(), train() put it back in train mode before this forward, and no backward followed it"
         set_by = told(change.setter)
         if (self._evals.get(module) or 0) > since:
+            set_by = told((OBSERVER.last_change.get(module) or change).setter)
             return f"after eval(), {set_by} put it back in train mode before this forward"
         return f"no eval() since {set_by}; torch.no_grad() changes no mode"

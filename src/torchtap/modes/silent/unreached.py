@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._observer import OBSERVER, Ran, RnnCall, Setter
+from torchtap.modes._walk import mode_of, modules
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._callers import callers
 from torchtap.modes.silent._matters import counted, mode_matters, told, topmost
@@ -54,9 +55,7 @@ class Unreached(Rule):
 
     def _judge_holder(self, module: nn.Module) -> None:
         for model in self.watched.models:
-            if self._judged.get(model) != OBSERVER.version and any(
-                each is module for each in model.modules()
-            ):
+            if self._judged.get(model) != OBSERVER.version and any(each is module for each in modules(model)):
                 self._judge(model)
 
     def _judge(self, model: nn.Module) -> None:
@@ -65,33 +64,34 @@ class Unreached(Rule):
         self._judged[model] = OBSERVER.version
         if all(self._judged.get(each) == OBSERVER.version for each in self.watched.models):
             self._all_judged = OBSERVER.version
-        change = OBSERVER.last_change.get(model)
+        change = OBSERVER.last_write.get(model)
         if change is None:
             return
         missed = self._missed(model, change.setter)
+        ids = {id(each) for each in missed}
         for top in topmost(missed):
-            matter = [each for each in top.modules() if each in missed and mode_matters(each)]
+            matter = [each for each in modules(top) if id(each) in ids and mode_matters(each)]
             if matter:
                 self._report(model, top, matter, change.setter)
 
     def _missed(self, model: nn.Module, setter: Setter) -> list[nn.Module]:
         apart = [
-            each for each in model.modules() if each.training != model.training and not _meant(each, setter)
+            each for each in modules(model) if mode_of(each) != mode_of(model) and not _meant(each, setter)
         ]
         if not apart or (setter.by == "write" and _written_one_by_one(model, setter)):
             return []
         staying = {
-            below
-            for each in model.modules()
-            if each is not model and each.training != model.training and _overrides_train(each)
-            for below in each.modules()
+            id(below)
+            for each in modules(model)
+            if each is not model and mode_of(each) != mode_of(model) and _overrides_train(each)
+            for below in modules(each)
         }
-        if model.training:
+        if mode_of(model):
             staying |= frozen_parts(model, trainable_ids(model))
-        return [each for each in apart if each not in staying]
+        return [each for each in apart if id(each) not in staying]
 
     def _report(self, model: nn.Module, top: nn.Module, missed: list[nn.Module], setter: Setter) -> None:
-        now, other = ("train", "eval") if model.training else ("eval", "train")
+        now, other = ("train", "eval") if mode_of(model) else ("eval", "train")
         cause, remedy = self._why(model, top, setter)
         self.watched.report(
             Finding(
@@ -105,7 +105,7 @@ class Unreached(Rule):
         )
 
     def _why(self, model: nn.Module, top: nn.Module, setter: Setter) -> tuple[str, str]:
-        now = "train" if model.training else "eval"
+        now = "train" if mode_of(model) else "eval"
         place = setter.stack.here
         by_override = place is not None and place.function == "train" and _overrides_train(model)
         if setter.by == "write" and not by_override:
@@ -116,8 +116,8 @@ class Unreached(Rule):
         overriding = next(
             (
                 each
-                for each in model.modules()
-                if _overrides_train(each) and any(below is top for below in each.modules())
+                for each in modules(model)
+                if _overrides_train(each) and any(below is top for below in modules(each))
             ),
             None,
         )
@@ -135,7 +135,7 @@ class Unreached(Rule):
 
 def _meant(module: nn.Module, setter: Setter) -> bool:
     """Whether its mode was set later, or on itself alone."""
-    change = OBSERVER.last_change.get(module)
+    change = OBSERVER.last_write.get(module)
     return change is not None and (change.setter.serial >= setter.serial or change.setter.by == "write")
 
 
@@ -144,10 +144,14 @@ def _written_one_by_one(model: nn.Module, setter: Setter) -> bool:
 
     It may leave out what is as it was, so one part is enough.
     """
-    changes = (OBSERVER.last_change.get(each) for each in model.modules())
+    changes = (OBSERVER.last_write.get(each) for each in modules(model))
     line = setter.stack.here
     return any(
-        each is not None and each.setter is not setter and each.setter.stack.here == line for each in changes
+        each is not None
+        and each.setter is not setter
+        and each.setter.by == "write"
+        and each.setter.stack.here == line
+        for each in changes
     )
 
 

@@ -268,6 +268,22 @@ def test_c61_adversarial_examples_made_in_train_mode(run: Run) -> None:
             attacked = attacked + 0.1 * scores.std()
 
 
+@in_source_only("a train() since the last step is taken to be on purpose, whatever function runs the forward")
+def test_c61_adversarial_examples_made_right_after_train(run: Run) -> None:
+    """The same, where train() at the head of the epoch is the last thing before the attack."""
+    net = run.watch(Classifier())
+
+    def attack(attacked: Tensor) -> Tensor:
+        with torch.no_grad():
+            scores: Tensor = net(attacked)
+        return attacked + 0.1 * scores.std()
+
+    for _ in range(2):
+        net.train()
+        attack(rows())
+        step(run, net)
+
+
 @finds("mode.apart")
 def test_c62_eval_reached_the_decoder_only(run: Run) -> None:
     """espnet PR#1952: eval() was called on the object that holds the decoder; the encoder stayed in train mode."""
@@ -278,6 +294,17 @@ def test_c62_eval_reached_the_decoder_only(run: Run) -> None:
     run.backward(decoder(encoder(rows())).square().mean())
     optimizer.step()
     decoder.eval()
+    with torch.no_grad():
+        decoder(encoder(rows()))
+
+
+@finds("mode.train_in_evaluation", where="0.1")
+def test_c62_eval_reached_a_part_of_the_guarded_model_only(run: Run) -> None:
+    """The same, where one guarded model holds both: the encoder's dropout is named."""
+    encoder, decoder = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.3)), Classifier()
+    model = run.watch(nn.Sequential(encoder, decoder))
+    step(run, model)
+    nn.Sequential(decoder).eval()  # the object that holds the decoder
     with torch.no_grad():
         decoder(encoder(rows()))
 

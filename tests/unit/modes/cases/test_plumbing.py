@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  as everybody writes it
+from torch.optim import SGD
 
-from tests.unit.modes.cases.harness import COLLECTED, Run, finds, quiet, refuses
+from tests.unit.modes.cases.harness import COLLECTED, Run, finds, in_source_only, quiet, refuses
 from tests.unit.modes.cases.nets import Classifier, rows, step
 
 
@@ -79,6 +80,39 @@ def test_c91_functional_dropout_with_a_probability_of_its_own(run: Run) -> None:
             return F.dropout(scores, p=self.dropouts[0])
 
     evaluated(run, run.watch(Net()))
+
+
+@finds("dropout.active_in_eval")
+def test_c91_functional_dropout_outside_of_modules(run: Run) -> None:
+    """A function of the user's own drops on what the network gave, in training and evaluation alike."""
+    net = run.watch(Classifier())
+    optimizer = SGD(net.parameters(), 0.01)
+
+    def scores() -> Tensor:
+        return F.dropout(net(rows()), 0.2)
+
+    for _ in range(2):
+        net.train()
+        optimizer.zero_grad()
+        run.backward(scores().square().mean())
+        optimizer.step()
+        net.eval()
+        with torch.no_grad():
+            scores()
+
+
+@in_source_only(
+    "a call in no module may be noise that the evaluation is meant to have; one that trains too is found"
+)
+def test_c91_functional_dropout_outside_of_modules_in_the_evaluation_alone(run: Run) -> None:
+    """The same in two loops: nothing tells this call from `noisy = F.dropout(image)` of a denoising network's test."""
+    net = run.watch(Classifier())
+    for _ in range(2):
+        net.train()
+        step(run, net)
+        net.eval()
+        with torch.no_grad():
+            F.dropout(net(rows()), 0.2)
 
 
 @quiet

@@ -136,6 +136,40 @@ def test_c83_freeze_bn_that_train_undoes_is_found_though_the_parameters_train(be
     assert " undid eval() at " in finding.cause
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["before the guard", "in the guard"])
+def test_freeze_bn_that_the_train_after_a_validation_undoes_is_found(before: bool) -> None:
+    """The eval() of the validation finds the BatchNorms in eval mode: it is not what put them there."""
+    net = Net()
+    if before:
+        freeze_bn(net)
+    with modes.guard(net, on_violation="collect") as guard:
+        if not before:
+            freeze_bn(net)
+        for _ in range(3):
+            steps(net, 1)
+            net.eval()
+            with torch.no_grad():
+                net(torch.randn(3, 4))
+            net.train()  # after the validation
+    (finding,) = only(guard.findings)
+    assert finding.seen.startswith("BatchNorm1d that was put in eval mode by itself ran in train mode")
+    undone = "the eval mode that it had when the guard was entered" if before else "eval() at "
+    assert f" undid {undone}" in finding.cause
+
+
+def test_a_batchnorm_that_trains_on_purpose_may_be_told_so_twice() -> None:
+    """Its own train() changes nothing, after that of the model: it is meant all the same."""
+    net = Net()
+    with modes.guard(net, on_violation="collect") as guard:
+        freeze_bn(net)
+        steps(net)
+        net.train()
+        for each in (net.backbone[1], net.backbone[3]):
+            each.train()
+        steps(net)
+    assert only(guard.findings) == []
+
+
 def test_a_target_network_called_by_itself_without_gradients_is_left_to_another_rule() -> None:
     """C59."""
     policy = nn.ModuleDict({"critic": Net(), "target": Net().requires_grad_(False)})

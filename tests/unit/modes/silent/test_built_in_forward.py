@@ -113,6 +113,15 @@ def test_nothing_is_said_while_all_train(run: Callable[[Net, Tensor], Tensor]) -
     assert found(Net(run), evaluate=False) == []
 
 
+def test_nothing_is_said_of_a_part_in_train_mode_beside_one_in_eval() -> None:
+    """What the mode of its caller would have it do, it does."""
+    net = nn.Sequential(Net(local), nn.Dropout(0.1))
+    with modes.guard(net, on_violation="collect") as guard:
+        net[1].eval()
+        net(torch.ones(3, 4))
+    assert guard.findings == []
+
+
 def test_another_model_beside_the_guarded_one_is_not_its_business() -> None:
     net, other = nn.Linear(4, 4), Own()
     with modes.guard(net, on_violation="collect") as guard:

@@ -163,6 +163,46 @@ def test_a_part_in_eval_of_a_model_that_trains_is_looked_at() -> None:
     assert [(each.id, each.where) for each in guard.findings] == [("dropout.active_in_eval", "0")]
 
 
+def test_a_part_in_train_mode_of_a_model_in_eval_is_not() -> None:
+    """Monte Carlo dropout, by a part that calls the function."""
+    net = nn.Sequential(Net(lambda _, x: F.dropout(x, 0.5)), nn.Dropout(0.1))
+    with modes.guard(net, on_violation="collect") as guard:
+        net.eval()
+        net[0].train()
+        with torch.no_grad():
+            net(torch.ones(3, 4))
+    assert guard.findings == []
+
+
+def outside(net: nn.Module, *, training: bool, given: bool | None = None) -> Tensor:
+    """Functional training code: drops on what the model gave, in no module."""
+    net.train(training)
+    with torch.set_grad_enabled(training):
+        if given is None:
+            return F.dropout(net(torch.ones(3, 4)), 0.5)
+        return F.dropout(net(torch.ones(3, 4)), 0.5, training=given)
+
+
+@pytest.mark.parametrize("given", [None, True, "mode"])
+def test_outside_of_modules_a_call_that_trains_too_is_found(given: object) -> None:
+    net = nn.Linear(4, 4)
+    with modes.guard(net, on_violation="collect") as guard:
+        for training in (True, False, True, False):
+            outside(net, training=training, given=training if given == "mode" else given)
+    assert [each.id for each in guard.findings] == ["dropout.active_in_eval"] * (given is None)
+
+
+def test_noise_that_a_model_is_given_is_not() -> None:
+    """A denoising network: what is dropped is its input."""
+    net = nn.Linear(4, 4)
+    with modes.guard(net, on_violation="collect") as guard:
+        for training in (True, False):
+            net.train(training)
+            with torch.set_grad_enabled(training):
+                net(F.dropout(torch.ones(3, 4), 0.3))
+    assert guard.findings == []
+
+
 def test_direct_forward_is_seen_and_so_are_other_methods() -> None:
     class Encoder(nn.Module):
         def encode(self, x: Tensor) -> Tensor:

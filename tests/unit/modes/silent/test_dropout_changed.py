@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.unit.modes.silent.nets import Net, evaluate, found, sgd, step, watch
+from tests.unit.modes.silent.nets import Net, X, evaluate, found, sgd, step, watch
 from torchtap import modes
 
 
@@ -50,8 +50,10 @@ def test_an_evaluation_that_writes_it_from_outside():
     optimizer = sgd(net)
     with watch(net) as guard:
         step(net, optimizer)
-        evaluate(net)
+        net.eval()
         set_p(net, 0.0)
+        with torch.no_grad():
+            net(X)
         net.train()
         step(net, optimizer)
     assert found(guard) == [("mode.dropout_changed", "head.0")]
@@ -68,6 +70,57 @@ def test_a_schedule_and_a_fix_that_restores_are_well():
             with modes.differentiable_eval(rnn):
                 pass
     assert found(guard) == []
+
+
+class Switches(nn.Module):
+    """C94: its train() forgets its dropout, before the mode changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 1)
+        self.drop = 0.1
+
+    def train(self, mode: bool = True) -> Switches:
+        """Writes first."""
+        if not mode:
+            self.drop = 0.0
+        return super().train(mode)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, 4) -> (n, 1)."""
+        return functional.dropout(self.linear(x), self.drop, self.training)
+
+
+def test_an_overridden_train_that_writes_it():
+    net = nn.Sequential(Switches())
+    optimizer = sgd(net)
+    with watch(net) as guard:
+        for _ in range(2):
+            net.train()
+            step(net, optimizer)
+            evaluate(net)
+    assert found(guard) == [("mode.dropout_changed", "0")]
+
+
+class Quiet(Attention):
+    """C94, and nothing of PyTorch's is called without dropout."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, 4) -> (n, 1)."""
+        if not self.training:
+            self.dropout_p = 0.0
+        return self.linear(x) if self.dropout_p == 0.0 else functional.dropout(self.linear(x), self.dropout_p)
+
+
+def test_an_eval_branch_after_which_no_dropout_is_called():
+    net = nn.Sequential(Quiet())
+    optimizer = sgd(net)
+    with watch(net) as guard:
+        for _ in range(2):
+            net.train()
+            step(net, optimizer)
+            evaluate(net)
+    assert found(guard) == [("mode.dropout_changed", "0")]
 
 
 def test_an_evaluation_that_writes_it_in_place_of_eval():

@@ -170,6 +170,96 @@ def test_training_in_pieces_under_one_guard_remembers_the_piece_before():
     assert "while nobody watched" in guard.findings[0].cause
 
 
+@pytest.mark.parametrize("mended", [False, True])
+def test_of_nested_evaluations_the_outer_one_is_named_as_it_made_the_change(mended: bool):
+    """The remedy mends: what is called inside may call eval() as it likes."""
+    net = Net()
+    optimizer = sgd(net)
+
+    def validate() -> None:
+        if mended:
+            with modes.eval_mode(net):
+                evaluate(net)
+        else:
+            net.eval()  # validate's eval
+            evaluate(net)
+
+    with watch(net) as guard:
+        for _ in range(3):
+            step(net, optimizer)
+            validate()
+    assert found(guard) == ([] if mended else NOT_RESTORED)
+    if not mended:
+        (finding,) = guard.findings
+        assert line_of("net.eval()  # validate's eval", __file__) in finding.cause
+        assert finding.cause.endswith("before it they were in train mode")
+        assert finding.remedy.startswith("in validate(), `with modes.eval_mode(model):`")
+
+
+def test_a_flag_read_after_eval_is_not_blamed_for_putting_it_back():
+    net = Net()
+    optimizer = sgd(net)
+
+    def callback() -> None:
+        net.eval()  # before the flag
+        was = net.training
+        with torch.no_grad():
+            net(X)
+        net.train(was)
+
+    with watch(net) as guard:
+        for _ in range(2):
+            step(net, optimizer)
+            callback()
+    assert found(guard) == NOT_RESTORED
+    assert line_of("net.eval()  # before the flag", __file__) in guard.findings[0].cause
+
+
+def test_a_mode_that_train_false_has_set_is_told_so():
+    net = Net()
+    optimizer = sgd(net)
+    with watch(net) as guard:
+        step(net, optimizer)
+        net.train(False)
+        with torch.no_grad():
+            net(X)
+        step(net, optimizer)
+    assert guard.findings[0].cause.startswith("train(False) at ")
+    assert "train(False) at " in str(guard)
+
+
+@pytest.mark.parametrize("part", [False, True], ids=["the whole", "a part"])
+def test_a_guard_that_is_entered_again_knows_what_it_saw_before(part: bool):
+    """Once an epoch: the eval() is older than this opening."""
+    net = Net()
+    optimizer = sgd(net)
+    guard = watch(net)
+    for _ in range(3):
+        with guard:
+            step(net, optimizer)
+            evaluated = net.encoder if part else net
+            evaluated.eval()  # in an epoch before
+            with torch.no_grad():
+                evaluated(X)
+    assert found(guard) == [("mode.not_restored", "encoder" if part else "")]
+    assert line_of("# in an epoch before", __file__) in guard.findings[0].cause
+
+
+def test_what_was_changed_between_two_openings_is_not_known():
+    net = Net()
+    optimizer = sgd(net)
+    guard = watch(net)
+    for _ in range(2):
+        with guard:
+            net.eval()
+            net.train()
+            step(net, optimizer)
+        evaluate(net)
+    with guard:
+        step(net, optimizer)
+    assert "while nobody watched" in guard.findings[0].cause
+
+
 def test_c43_a_decorated_evaluation_that_leaves_eval_mode():
     """Nothing trains inside: the modes shall be as before."""
     net = Net()

@@ -64,6 +64,15 @@ def test_a_flag_written_on_the_model_alone():
     assert "written on the model alone" in guard.findings[0].cause
 
 
+def test_a_flag_written_on_the_model_alone_behind_a_train_on_the_same_line():
+    net = Net()
+    with watch(net) as guard:
+        net.train(); net.training = False  # fmt: skip  # noqa: E702
+        with torch.no_grad():
+            net(X)
+    assert {each.id for each in guard.findings} == {"mode.unreached"}
+
+
 def test_without_a_forward_it_does_no_harm():
     net = HandlesHead()
     with watch(net) as guard:
