@@ -23,7 +23,7 @@ _WRAPPERS = frozenset(
         "deepspeed.runtime.engine.DeepSpeedEngine",
     }
 )
-WRAPPING = _WRAPPED | {"module"}
+WRAPPING = WRAPPED | {"module"}
 """Names under which a wrapper may hold what it wraps."""
 _NAMES = 64
 """Names of one module that are kept. Sharing within sharing doubles them at each level."""
