@@ -127,7 +127,7 @@ def _generator(net: nn.Module) -> None:
 
 def _lambda(net: nn.Module) -> None:
     net.train()
-    once = lambda: net(X)  # noqa: E731
+    once: Callable[[], object] = lambda: net(X)  # noqa: E731
     once()
 
 
