@@ -27,8 +27,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks._steps import Ratio, Variant, in_turn, options, ratio
-from torchtap.monitor.stats import kernel
 from torchtap.monitor._watch import Watch
+from torchtap.monitor.stats import kernel
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -400,12 +400,13 @@ def watch(
     `step()` of what is returned. Measured are forwards that record gradients: a validation under `no_grad` is not.
 
     `layers`: which, as in `hooks.select`; None: all leaves but `nn.Identity`. `every`: only each so many steps; in
-    between a hook costs a microsecond. `gradients`: of the outputs, too. `zeros`: count zeros in all outputs (True), none (False), or where a
-    layer makes them (None: ReLU and its like). `parameters_every`: norms of parameters, gradients and updates each so
-    many steps. `scaler`: the GradScaler, so that gradients are unscaled, and those of skipped steps left out.
-    `writers`: where each step is written, see `torchtap.monitor.writers`; a step that finds 256 waiting is dropped and
-    counted, or with `block` waits. `look_closer`: in each tenth step, and in some of the first, look at what
-    `torchtap.diagnose` needs beyond these statistics, such as dead units; on a GPU that waits for it.
+    between a hook costs a microsecond. `gradients`: of the outputs, too. `zeros`: count zeros in all outputs (True),
+    none (False), or where a layer makes them (None: ReLU and its like). `parameters_every`: norms of parameters,
+    gradients and updates each so many steps. `scaler`: the GradScaler, so that gradients are unscaled, and those of
+    skipped steps left out. `writers`: where each step is written, see `torchtap.monitor.writers`; a step that finds
+    256 waiting is dropped and counted, or with `block` waits. `look_closer`: in each tenth step, and in some of the
+    first, look at what `torchtap.diagnose` needs beyond these statistics, such as dead units; on a GPU that waits for
+    it.
 
     Outputs, gradients, random numbers and `state_dict()` are what they are without. Hooks are no part of copies and
     files of the model. A step holds one row of 64 bytes for each tensor; the history holds some 3 KB for each layer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torchtap.monitor import watch
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(4, 8)
         self.norm = nn.BatchNorm1d(8)
@@ -20,7 +21,7 @@ class Net(nn.Module):
         self.drop = nn.Dropout(0.5)
         self.again = nn.Linear(8, 8)
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         h = self.relu(self.norm(self.first(x)))
         return self.again(self.again(self.drop(h)))
 
@@ -32,7 +33,7 @@ def fresh():
     torch._dynamo.reset()
 
 
-def trained(net, forward, optimizer):
+def trained(net: Any, forward: Any, optimizer: Any) -> Any:
     torch.manual_seed(0)
     for _ in range(3):
         optimizer.zero_grad()
@@ -69,7 +70,7 @@ def test_one_graph_that_measures_and_gives_the_same(backend):
 
 def test_after_compiling_hooks_are_refused_with_the_reason():
     net = Net()
-    compiled = torch.compile(net, backend="eager")
+    compiled: Any = torch.compile(net, backend="eager")
     compiled(torch.randn(6, 4))
     with watch(compiled) as w:
         assert [layer.name for layer, _ in w.refused] == ["first", "norm", "relu", "drop", "again"]

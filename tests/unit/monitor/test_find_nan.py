@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from typing import Any
 
 import pytest
 import torch
@@ -17,17 +18,21 @@ from torchtap.monitor import find_nan
 class Step(nn.Module):
     """A linear layer, then `function` of its output."""
 
-    def __init__(self, function):
+    def __init__(self, function: Any) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 4, bias=False)
         nn.init.eye_(self.linear.weight)
         self.function = function
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         return self.function(self.linear(x))
 
 
-def net(function):
+def find(*given: Any) -> Any:
+    return find_nan(*given)
+
+
+def net(function: Any) -> Any:
     return nn.Sequential(nn.Identity(), Step(function))
 
 
@@ -65,7 +70,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_operation_is_named(name):
     function, batch, operator, direction, remedy = CASES[name]
-    report = find_nan(net(function), batch)
+    report: Any = find_nan(net(function), batch)
     assert report
     origin = report.origin
     assert (origin.operator, origin.direction) == (operator, direction), str(report)
@@ -75,18 +80,18 @@ def test_the_operation_is_named(name):
 
 
 def test_the_line_is_the_users():
-    def function(h):
+    def function(h: Any) -> Any:
         h = h + 1
         return (h - 1).log()
 
     _, first = inspect.getsourcelines(function)
-    report = find_nan(net(function), ZEROS)
+    report: Any = find_nan(net(function), ZEROS)
     assert report.origin.where.place.lineno == first + 2
     assert "return (h - 1).log()" in str(report)
 
 
 def test_what_came_of_an_infinity_is_told():
-    report = find_nan(net(lambda h: h.exp() - h.exp()), 100 * ONES)
+    report: Any = find_nan(net(lambda h: h.exp() - h.exp()), 100 * ONES)
     assert report.origin.operator == "aten.exp"
     assert report.became_nan.operator == "aten.sub"
     assert "and NaN came of it in aten.sub" in str(report)
@@ -103,13 +108,13 @@ HEALTHY = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_masks_and_the_like_are_no_fault(name):
-    report = find_nan(net(HEALTHY[name]), torch.rand(2, 4))
+    report: Any = find_nan(net(HEALTHY[name]), torch.rand(2, 4))
     assert not report
     assert str(report).startswith("all values and gradients are finite")
 
 
 def test_an_infinity_that_does_no_harm_is_said_to_be_so():
-    report = find_nan(net(lambda h: h.exp().detach().clamp(max=1) + h), 100 * ONES)
+    report: Any = find_nan(net(lambda h: h.exp().detach().clamp(max=1) + h), 100 * ONES)
     assert not report
     assert "did no harm: aten.exp" in str(report)
 
@@ -118,7 +123,7 @@ def test_what_was_there_before_is_named_first():
     model = net(lambda h: h)
     with torch.no_grad():
         model[1].linear.weight[0, 0] = torch.nan
-    report = find_nan(model, ONES)
+    report: Any = find_nan(model, ONES)
     assert report.given[0][0] == "parameter 1.linear.weight"
     assert "1 NaN" in str(report)
     report = find_nan(net(lambda h: h), torch.tensor([[1.0, 2.0, torch.nan, torch.inf]]))
@@ -127,16 +132,16 @@ def test_what_was_there_before_is_named_first():
 
 def test_calls_of_one_module_are_told_apart():
     class Loop(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.step = Step(lambda h: h * 1e15)
 
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             for _ in range(4):
                 x = self.step(x)
             return x
 
-    report = find_nan(Loop(), ONES)
+    report: Any = find_nan(Loop(), ONES)
     assert (report.origin.where.module, report.origin.where.call) == ("step", 2)
     assert "call 3" in str(report)
 
@@ -144,21 +149,21 @@ def test_calls_of_one_module_are_told_apart():
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_under_checkpointing(reentrant):
     class Checkpointed(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.first = nn.Linear(4, 4)
             self.step = Step(lambda h: (h * 0).sqrt())
 
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             return checkpoint(self.step, self.first(x), use_reentrant=reentrant)
 
-    report = find_nan(Checkpointed(), ONES)
+    report: Any = find_nan(Checkpointed(), ONES)
     assert report.origin.direction == "backward"
     assert report.origin.where.module == "step"
 
 
 def test_the_model_is_afterwards_as_it_was():
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.LSTM(4, 4))
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.LSTM(4, 4))
     model(ONES)[0].sum().backward()
     before, gradients = copy.deepcopy(model.state_dict()), [p.grad.clone() for p in model.parameters()]
     batch = torch.randn(3, 4)
@@ -172,7 +177,7 @@ def test_the_model_is_afterwards_as_it_was():
 
 
 def test_also_after_an_error_in_the_model():
-    def broken(h):
+    def broken(h: Any) -> Any:
         raise KeyError("users")
 
     model = net(broken)
@@ -183,13 +188,13 @@ def test_also_after_an_error_in_the_model():
 
 def test_batches_by_position_and_by_name():
     class Two(nn.Module):
-        def forward(self, a, b):
+        def forward(self, a: Any, b: Any) -> Any:
             return {"loss": (a - b).log().sum()}
 
-    assert find_nan(Two(), (ONES, ONES)).origin.operator == "aten.log"
-    assert find_nan(Two(), {"a": ONES, "b": ONES}).origin.operator == "aten.log"
+    assert find(Two(), (ONES, ONES)).origin.operator == "aten.log"
+    assert find(Two(), {"a": ONES, "b": ONES}).origin.operator == "aten.log"
 
 
 def test_a_loss_that_is_no_tensor():
     with pytest.raises(TypeError, match="makes a tensor of the output; it gave a float"):
-        find_nan(net(lambda h: h), ONES, lambda output: 1.0)
+        find(net(lambda h: h), ONES, lambda output: 1.0)

@@ -9,6 +9,7 @@ import pickle
 import warnings
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,11 +39,11 @@ def trained(
 
 
 class InPlace(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4), nn.Dropout(0.5))
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         y = self.net[0](x)
         y += x
         return self.net[3](self.net[2](self.net[1](y)))
@@ -50,28 +51,28 @@ class InPlace(nn.Module):
 
 class DictOutput(nn.Module):
     class Inner(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.linear = nn.Linear(4, 4)
 
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             return {"h": self.linear(x), "rest": (self.linear(x), None, 3)}
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.inner = self.Inner()
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         out = self.inner(x=x)
         return out["h"] + out["rest"][0]
 
 
 class Recurrent(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.rnn = nn.LSTM(4, 4, num_layers=2, dropout=0.5)
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         packed = pack_padded_sequence(
             x[:, None].expand(-1, 2, -1), torch.tensor([3, 2]), enforce_sorted=False
         )
@@ -80,12 +81,12 @@ class Recurrent(nn.Module):
 
 
 class Reused(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.cell = nn.GRUCell(4, 4)
         self.same = self.cell
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         h = x
         for _ in range(20):
             h = self.cell(x, h)
@@ -93,24 +94,24 @@ class Reused(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    def __init__(self, reentrant: bool):
+    def __init__(self, reentrant: bool) -> None:
         super().__init__()
         self.first = nn.Linear(4, 4)
         self.block = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Tanh())
         self.reentrant = reentrant
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         return checkpoint(self.block, self.first(x), use_reentrant=self.reentrant)
 
 
 class BatchNormed(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(
             nn.Conv2d(1, 4, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)
         )
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         return self.net(x[:, None, None].expand(-1, 1, 2, -1).to(memory_format=torch.channels_last))
 
 
@@ -183,7 +184,7 @@ def test_statistics_are_those_of_outputs_and_their_gradients():
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointing_counts_a_layer_once_and_has_its_gradients(reentrant):
-    model = Checkpointed(reentrant)
+    model: Any = Checkpointed(reentrant)
     model.block[1].p = 0.0
     plain = copy.deepcopy(model)
     x = torch.randn(8, 4)
@@ -216,7 +217,7 @@ def test_micro_batches_of_a_step_are_taken_together():
     model = nn.Linear(4, 2)
     x = torch.randn(6, 4)
     with watch(model) as w:
-        for part in x.split(2):
+        for part in torch.split(x, 2):
             model(part).sum().backward()
         w.step()
     series = w.series("")
@@ -262,7 +263,7 @@ def test_updates_and_gradients_of_parameters():
 
 def test_the_first_nonfinite_value_is_named_and_warned_of_once():
     class Logarithm(nn.Module):
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             return x.log()
 
     model = nn.Sequential(nn.Flatten(), Logarithm(), nn.Linear(2, 1))
@@ -277,7 +278,7 @@ def test_the_first_nonfinite_value_is_named_and_warned_of_once():
                 optimizer.step()
             if w.steps == 2:
                 assert [each.category for each in caught] == [WatchWarning]
-    first = w.first_nonfinite()
+    first: Any = w.first_nonfinite()
     assert (first.step, first.where.layer, first.where.key.direction) == (1, "1", "output")
     assert (first.nonfinite, first.count) == (1, 2)
     assert str(first).startswith(
@@ -292,8 +293,8 @@ def test_a_nonfinite_gradient_is_found_too():
         (model(torch.zeros(1, 2)).sum() * 0).sqrt().backward()
         with pytest.warns(WatchWarning):
             w.step()
-    assert w.first_nonfinite().where.key.direction == "gradient"
-    assert w.first_nonfinite().where.layer == "1"
+    first: Any = w.first_nonfinite()
+    assert (first.where.layer, first.where.key.direction) == ("1", "gradient")
 
 
 def test_gradients_are_unscaled_and_those_of_skipped_steps_left_out():
@@ -390,11 +391,11 @@ def test_an_exception_in_the_forward_leaves_it_working():
 class TestBadInput:
     def test_what_is_no_model(self):
         with pytest.raises(TypeError, match=r"takes an nn.Module, got str"):
-            watch("model")
+            watch("model")  # type: ignore[arg-type]
 
     def test_what_is_no_optimizer(self):
         with pytest.raises(TypeError, match=r"a torch.optim.Optimizer, got float"):
-            watch(nn.Linear(1, 1), 0.1)
+            watch(nn.Linear(1, 1), 0.1)  # type: ignore[arg-type]
 
     def test_every_zero(self):
         with pytest.raises(ValueError, match=r"watch\(every=...\) is 1 or more, got 0"):

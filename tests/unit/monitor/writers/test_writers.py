@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ for step in range(20):
 """
 
 
-def train(writers, steps=12, **options):
+def train(writers: Any, steps: int = 12, **options: Any) -> Any:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -71,7 +72,9 @@ def test_a_csv_file(tmp_path):
 
 
 def test_tensorboard(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,
+    )
 
     train([TensorBoard(tmp_path)], steps=3)
     events = EventAccumulator(str(tmp_path))
@@ -120,12 +123,9 @@ def test_a_full_disk_ends_the_writer_and_not_the_training(tmp_path):
     class Full(Csv):
         def start(self, about):
             super().start(about)
-            self._open.close()
+            self.close()
             self._open = Path("/dev/full").open("w")  # noqa: SIM115  as Csv keeps it
             self._lines = csv.DictWriter(self._open, self._lines.fieldnames)
-
-        def close(self):
-            self._lines = None
 
     with pytest.warns(WriterWarning, match=r"Csv\(.*\) failed at step 0: .*No space left"):
         w = train([Full(tmp_path / "a.csv"), JsonLines(tmp_path / "run")])
@@ -136,8 +136,9 @@ def test_a_full_disk_ends_the_writer_and_not_the_training(tmp_path):
 class Slow:
     """Waits until it is let go."""
 
-    def __init__(self):
-        self.go, self.steps = threading.Event(), []
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.steps: list[int] = []
 
     def start(self, about):
         pass
@@ -179,7 +180,7 @@ def test_after_an_exception_in_the_training_all_is_written(tmp_path):
     net = nn.Linear(1, 1)
     w = watch(net, writers=[JsonLines(tmp_path)])
 
-    def training():
+    def training() -> None:
         with w:
             net(torch.ones(1, 1)).sum().backward()
             w.step()
