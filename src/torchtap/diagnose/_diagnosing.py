@@ -26,10 +26,10 @@ def diagnose(
     what must be equal on all is compared, too. What a finding explains is in its `symptoms` and not in the list.
 
     >>> import torch
-    >>> import torchtap.monitor.watch
+    >>> import torchtap
     >>> net = torch.nn.Linear(4, 1)
     >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
-    >>> with torchtap.monitor.watch.watch(net, optimizer) as watch:
+    >>> with torchtap.watch(net, optimizer) as watch:
     ...     for _ in range(10):
     ...         optimizer.zero_grad()
     ...         loss = net(torch.randn(8, 4)).square().mean()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks import tensors
+from torchtap.hooks.lifecycle import recomputing
 from torchtap.monitor._rows import read_later
 
 ELEMENTS = 64
@@ -53,12 +54,12 @@ class BatchLook:
         self._changes = 0
         self._part = False
         self._rows = 0
-        self._objects: list[Tensor] = []
+        self._objects: list[weakref.ref[Tensor]] = []
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
         if not self.looking or self._passes >= PASSES or not torch.is_grad_enabled():
             return
-        if torch._C._current_graph_task_id() != -1:  # a checkpoint recomputes
+        if torch.compiler.is_compiling() or recomputing():
             return
         self._passes += 1
         for _, tensor in tensors((args, kwargs)):
@@ -68,7 +69,7 @@ class BatchLook:
                 self._rows = tensor.shape[0]
                 stored = tensor.untyped_storage().nbytes() // tensor.element_size()
                 self._part = tensor.numel() * 4 <= stored
-            self._objects.append(tensor)
+            self._objects.append(weakref.ref(tensor))
             self._seen.append(_sample(tensor))
 
     def step(self, *, next_too: bool) -> None:
@@ -78,13 +79,13 @@ class BatchLook:
             if len(devices) == 1:
                 self._steps.append(read_later(torch.cat(self._seen)))
             if self._last:
-                before = [ref() for ref in self._last]
-                same = len(before) == len(self._objects) and all(
-                    one is other for one, other in zip(before, self._objects, strict=True)
+                same = len(self._last) == len(self._objects) and all(
+                    one() is not None and one() is other()
+                    for one, other in zip(self._last, self._objects, strict=True)
                 )
                 self._same_objects += same
                 self._changes += not same
-            self._last = [weakref.ref(each) for each in self._objects]
+            self._last = self._objects
         self._seen, self._objects, self._passes = [], [], 0
         self.looking = next_too
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtap.hooks import Hooks, Layer, on_gradient, tensors
+from torchtap.monitor._parameters import local
 from torchtap.monitor._rows import read_later
 
 LAYERS = 3
@@ -55,7 +56,7 @@ class Clearing:
             self._hooks.add(layer, functools.partial(self._forward, number))
 
     def _forward(self, number: int, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             for _, tensor in tensors(output):
                 on_gradient(tensor, lambda _gradient: self._backward(number))
                 return
@@ -65,7 +66,7 @@ class Clearing:
         if weight is None or number not in self._left:
             return
         gradient = weight.grad
-        if gradient is None or gradient.layout is not torch.strided:
+        if gradient is None or gradient.layout is not torch.strided or not local(gradient).numel():
             self._had_none.add(number)
             return
         now = _sample(gradient)
@@ -98,11 +99,13 @@ class Clearing:
 
 
 def _weight(module: nn.Module) -> Tensor | None:
-    weight = getattr(module, "weight", None)
-    return weight if isinstance(weight, nn.Parameter) and weight.requires_grad else None
+    weight = module._parameters.get(
+        "weight"
+    )  # not an attribute: a parametrization would compute it, and may change
+    return weight if weight is not None and weight.requires_grad else None
 
 
 @torch.no_grad()
 def _sample(tensor: Tensor) -> Tensor:
-    flat = tensor.detach().reshape(-1)
+    flat = local(tensor).detach().reshape(-1)
     return flat[:: max(1, flat.numel() // ELEMENTS)][:ELEMENTS]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks import Hooks, Layer, on_gradient, tensors
+from torchtap.hooks.lifecycle import recomputing
 from torchtap.monitor._rows import read_later
 from torchtap.monitor.stats import refusal
 
@@ -82,7 +83,7 @@ class Units:
     ) -> None:
         calls = self._calls.get(number, 0)
         # Neither a validation between two steps nor what a checkpoint recomputes.
-        if calls >= CALLS or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+        if torch.compiler.is_compiling() or calls >= CALLS or not torch.is_grad_enabled() or recomputing():
             return
         with torch.no_grad():
             self._look(number, calls, module, args, kwargs, output)

@@ -116,7 +116,7 @@ class Watch:
             raise
         _open[model] = weakref.ref(self)
         # Nobody can end a step of a watch that nobody holds: then the hooks go too.
-        weakref.finalize(self, _detach, self._hooks, self._handles, self._state)
+        weakref.finalize(self, _detach, self._hooks, self._handles, self._state, self._closer)
 
     def _attach(
         self, model: nn.Module, optimizer: Optimizer | None, gradients: bool, zeros: bool | None
@@ -310,11 +310,9 @@ class Watch:
 
     def close(self) -> None:
         """Take all hooks off. What was measured stays. Doing it again does nothing."""
-        if self._closer is not None:
-            if self._closed_run is None and self.steps and self.model is not None:
-                self._closed_run = run_of(self, self._closer)  # the model may go before anybody asks
-            self._closer.remove()
-        _detach(self._hooks, self._handles, self._state)
+        if self._closer is not None and self._closed_run is None and self.steps and self.model is not None:
+            self._closed_run = run_of(self, self._closer)  # the model may go before anybody asks
+        _detach(self._hooks, self._handles, self._state, self._closer)
         self._flush()
         if self._background is not None:
             self._background.close()
@@ -339,7 +337,9 @@ def _without_identities(layers: list[Layer]) -> list[Layer]:
     return [layer for layer in layers if type(layer.module) is not nn.Identity] or layers
 
 
-def _detach(hooks: Hooks, handles: list[RemovableHandle], state: State) -> None:
+def _detach(hooks: Hooks, handles: list[RemovableHandle], state: State, closer: Closer | None) -> None:
+    if closer is not None:
+        closer.remove()
     hooks.remove()
     while handles:
         handles.pop().remove()

@@ -286,12 +286,13 @@ def _fan_in(module: nn.Module) -> int | None:
     """Inputs of one unit; None for a module without a weight matrix."""
     if isinstance(module, nn.Embedding):
         return None
-    weight = getattr(module, "weight", None)
+    own = module._parameters  # never an attribute: a parametrization would compute it, and may change by that
+    weight = own.get("weight")
     if isinstance(weight, Tensor) and weight.dim() >= 2:
         transposed = type(module).__name__.startswith("ConvTranspose")
         return int(weight.numel() // weight.shape[1 if transposed else 0])
-    recurrent = getattr(module, "weight_hh_l0", None)
-    recurrent = recurrent if recurrent is not None else getattr(module, "weight_hh", None)
+    recurrent = own.get("weight_hh_l0")
+    recurrent = recurrent if recurrent is not None else own.get("weight_hh")
     return int(recurrent.shape[1]) if isinstance(recurrent, Tensor) else None
 
 
@@ -386,12 +387,12 @@ def _copies(closer: Closer, model: nn.Module) -> Iterator[tuple[str, str]]:
     embeddings = {
         f"{name}.weight".lstrip("."): each
         for name, each in model.named_modules()
-        if isinstance(each, nn.Embedding)
+        if isinstance(each, nn.Embedding) and each._parameters.get("weight") is not None
     }
     layers = {
         f"{name}.weight".lstrip("."): each
         for name, each in model.named_modules()
-        if isinstance(each, nn.Linear)
+        if isinstance(each, nn.Linear) and each._parameters.get("weight") is not None
     }
     for one, embedding in embeddings.items():
         for other, layer in layers.items():
