@@ -12,7 +12,7 @@ from torch import nn
 
 from torchtap.modes._frames import first_argument, is_users, outside_functional
 from torchtap.modes._observer import OBSERVER
-from torchtap.modes._walk import mode_of, named_modules
+from torchtap.modes._walk import mode_of, modules
 from torchtap.modes._watched import Watched
 
 _MODULE_PY: str = nn.Module.__call__.__code__.co_filename
@@ -77,6 +77,6 @@ class SomeInEval:
             self._some = any(
                 mode_of(module) is False
                 for model in self._watched.models
-                for _, module in named_modules(model)
+                for module in modules(model)
             )
         return self._some

@@ -40,6 +40,7 @@ def _first_line(function: ast.FunctionDef) -> int:
     return min([function.lineno, *(each.lineno for each in function.decorator_list)])
 
 
+@lru_cache(maxsize=256)
 def calls_in(place: Place, name: str) -> int:
     """How many calls of functions of that name stand in a line."""
     tree = parsed(place.file)

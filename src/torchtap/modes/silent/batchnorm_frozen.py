@@ -16,7 +16,7 @@ from torchtap.modes._by_module import ByModule
 from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import first_argument, outside_functional
 from torchtap.modes._observer import OBSERVER, ModeChange, Ran, Setter
-from torchtap.modes._walk import all_parameters, mode_of, named_modules, parameters
+from torchtap.modes._walk import all_parameters, mode_of, modules, parameters
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._around import around
 from torchtap.modes.silent._rule import Rule
@@ -108,7 +108,7 @@ class BatchNormFrozen(Rule):
         self._norms = [
             (weakref.ref(module), self._was_undone(module))
             for model in self.watched.models
-            for _, module in named_modules(model)
+            for module in modules(model)
             if isinstance(module, _BatchNorm) and mode_of(module) and _moves(module) and parameters(module)
         ]
         self._sort()
