@@ -32,7 +32,9 @@ class State:
         self.training_pass = False
         """Whether the model's last forward recorded gradients: what runs without them inside is a checkpoint then."""
         self.passes = 0
-        """Forwards of the model until now: a layer counts its calls in each anew."""
+        """Grows with each forward and each step: a layer counts its calls anew then."""
+        self.forwards = 0
+        """Of the model itself, until now."""
         self.step = 0
         self.counts_zeros = True
         """Whether zeros are counted in this step: they cost PyTorch's operators as much as all the rest."""
@@ -46,8 +48,8 @@ class State:
 
     def begin_pass(self, *, training: bool) -> None:
         """The model's forward begins."""
-        # Where parts run and the model itself never does, layers count their calls anew here.
         self.passes += 1
+        self.forwards += 1
         self.training_pass = training
         if training:
             self.scale.begin_pass()

@@ -193,7 +193,7 @@ def run_of(watch: Watch, closer: Closer) -> Run:
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return Run(
         steps=watch.steps,
-        passes=watch._state.passes,
+        passes=watch._state.forwards,
         layers=tuple(_layers(watch, closer)),
         parameters=parameters,
         loss=_filled(watch._scalars.series("loss")),
