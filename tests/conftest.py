@@ -4,11 +4,16 @@ A skip may only say that a GPU is missing; its reason then begins with "gpu".
 
 Property tests try the same examples in every run, so that a change is judged by what it changes; new ones are looked
 for with TORCHTAP_TEST_EXPLORE=1.
+
+PyTorch works on one thread: these models are too small for more, and with other work on the machine threads wait for
+each other.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -21,6 +26,19 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("same", derandomize=True)
     if not os.environ.get("TORCHTAP_TEST_EXPLORE"):
         settings.load_profile("same")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Where a test uses PyTorch. Its own number is put back."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.hookimpl(wrapper=True)

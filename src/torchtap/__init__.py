@@ -9,12 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchtap import hooks, modes, monitor, selftest, variants
+    from torchtap import diagnose, hooks, modes, monitor, selftest, variants
     from torchtap.monitor import find_nan, unwatch, watch
 
 __version__ = "0.1.0"
 __all__ = [
     "__version__",
+    "diagnose",
     "find_nan",
     "hooks",
     "modes",
@@ -25,7 +26,7 @@ __all__ = [
     "watch",
 ]
 # Public names that are loaded at first use: submodules, and what a user's first line needs (name -> where it lives).
-_SUBMODULES = frozenset({"hooks", "modes", "monitor", "selftest", "variants"})
+_SUBMODULES = frozenset({"diagnose", "hooks", "modes", "monitor", "selftest", "variants"})
 _FUNCTIONS = {"find_nan": "monitor", "unwatch": "monitor", "watch": "monitor"}
 
 
