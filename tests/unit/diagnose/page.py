@@ -37,7 +37,7 @@ def section() -> str:
         seeds=("no", "one", "two", "three")[len(SEEDS)],
         faults="\n".join(
             f"| `{each.name}` | {each.what} | {' or '.join(f'`{name}`' for name in each.expected)} |"
-            for each in broken.values()
+            for _, each in sorted(broken.items())  # as registered would be as imported
         ),
-        well="\n".join(f"| `{each.name}` | {each.what} |" for each in healthy.values()),
+        well="\n".join(f"| `{each.name}` | {each.what} |" for _, each in sorted(healthy.items())),
     )
