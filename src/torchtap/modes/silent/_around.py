@@ -75,8 +75,6 @@ class SomeInEval:
         if OBSERVER.version != self._version:
             self._version = OBSERVER.version
             self._some = any(
-                mode_of(module) is False
-                for model in self._watched.models
-                for module in modules(model)
+                mode_of(module) is False for model in self._watched.models for module in modules(model)
             )
         return self._some
