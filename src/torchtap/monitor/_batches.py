@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from torchtap.hooks import tensors
 from torchtap.hooks.lifecycle import recomputing
+from torchtap.monitor._parameters import spread
 from torchtap.monitor._rows import read_later
 
 ELEMENTS = 64
@@ -108,7 +109,5 @@ class BatchLook:
 
 @torch.no_grad()
 def _sample(tensor: Tensor) -> Tensor:
-    flat = tensor.detach().reshape(-1)
-    if flat.is_complex():
-        flat = torch.view_as_real(flat).reshape(-1)
-    return flat[:: max(1, flat.numel() // ELEMENTS)][:ELEMENTS].double()
+    values = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
+    return spread(values, ELEMENTS).double()

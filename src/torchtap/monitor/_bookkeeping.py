@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchtap.monitor._parameters import local
+from torchtap.monitor._parameters import local, spread
 from torchtap.monitor._rows import read_later
 
 ELEMENTS = 64
@@ -147,8 +147,7 @@ class _Samples:
             value = local(parameter).detach()
             if not _plain(value):
                 continue
-            flat = value.reshape(-1)
-            flat = flat[:: -(-flat.numel() // ELEMENTS)].double()
+            flat = spread(value, ELEMENTS).double()
             at = lengths.get(value.device, 0)
             self.names[name] = value.device, slice(at, at + len(flat))
             lengths[value.device] = at + len(flat)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtap.hooks import Hooks, Layer, on_gradient, tensors
-from torchtap.monitor._parameters import local
+from torchtap.monitor._parameters import local, spread
 from torchtap.monitor._rows import read_later
 
 LAYERS = 3
@@ -69,7 +69,7 @@ class Clearing:
         if gradient is None or gradient.layout is not torch.strided or not local(gradient).numel():
             self._had_none.add(number)
             return
-        now = _sample(gradient)
+        now = spread(gradient, ELEMENTS)
         found = self._found.setdefault(number, [])
         same = (now == self._left[number]).all() if not found else torch.ones_like(now[0], dtype=torch.bool)
         found.append(same & (now != 0).any())
@@ -86,7 +86,7 @@ class Clearing:
             for number, layer in enumerate(self._layers):
                 weight = _weight(layer.module)
                 if weight is not None and weight.grad is not None and weight.grad.layout is torch.strided:
-                    self._left[number] = _sample(weight.grad).clone()
+                    self._left[number] = spread(weight.grad, ELEMENTS).clone()
 
     def remove(self) -> None:
         """Take the hooks off."""
@@ -99,13 +99,6 @@ class Clearing:
 
 
 def _weight(module: nn.Module) -> Tensor | None:
-    weight = module._parameters.get(
-        "weight"
-    )  # not an attribute: a parametrization would compute it, and may change
+    # No attribute is read: a parametrization would compute it, and may change by that.
+    weight = module._parameters.get("weight")
     return weight if weight is not None and weight.requires_grad else None
-
-
-@torch.no_grad()
-def _sample(tensor: Tensor) -> Tensor:
-    flat = local(tensor).detach().reshape(-1)
-    return flat[:: max(1, flat.numel() // ELEMENTS)][:ELEMENTS]

@@ -31,7 +31,7 @@ class ParameterNorms:
     def before(self, model: nn.Module) -> None:
         """Right before the optimizer's step: gradients are there and complete."""
         named = _measurable(model)
-        self._before = {name: _sample(parameter) for name, parameter in named.items()}
+        self._before = {name: spread(parameter, SAMPLE).clone() for name, parameter in named.items()}
         self._gradients = root_mean_squares(_gradients(named))
 
     def after(self, model: nn.Module) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
@@ -44,7 +44,7 @@ class ParameterNorms:
         gradients, before = self._gradients, self._before
         if not before:  # nobody called before the step
             gradients = root_mean_squares(_gradients(named))
-        moved = {name: _sample(p) - before[name] for name, p in named.items() if name in before}
+        moved = {name: spread(p, SAMPLE) - before[name] for name, p in named.items() if name in before}
         updates = root_mean_squares(moved)
         sampled = root_mean_squares({name: before[name] for name in moved})
         self._before, self._gradients = {}, {}
@@ -110,10 +110,10 @@ def local(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _sample(tensor: Tensor) -> Tensor:
+def spread(tensor: Tensor, most: int) -> Tensor:
+    """At most so many elements of a tensor, of its local part, evenly spread: a view where it is contiguous."""
     flat = local(tensor.detach()).reshape(-1)
-    step = -(-flat.numel() // SAMPLE)
-    return flat[::step].clone()
+    return flat[:: max(1, -(-flat.numel() // most))]
 
 
 @torch.no_grad()
