@@ -204,20 +204,20 @@ class Watch:
         keys = self._state.keys
         scalars = {name: read() for name, read in ended.scalars.items()}
         norms = ended.parameters() if ended.parameters is not None else None
-        skipped = 0
-        for read in ended.rows:
-            unscaled = ended.unscale(read(), keys)
-            numbers, raw = merged(unscaled.numbers, unscaled.rows)
-            skipped = max(skipped, unscaled.skipped)
-            if len(numbers):
-                made = points(raw)
-                self._history.add(ended.step, numbers, made)
-                if self._background is not None:
-                    self._background.put(self._record(ended.step, scalars, numbers, made, norms))
-            if self._first is None and (first := first_of(ended.step, numbers, raw, keys, self.layers)):
-                self._first = first
-                warnings.warn(str(first), WatchWarning, stacklevel=2)
-        self.skipped += skipped
+        devices = [ended.unscale(read(), keys) for read in ended.rows]
+        self.skipped += devices[0].skipped  # passes are of the model, the same for all devices
+        numbers, raw = merged(
+            np.concatenate([each.numbers for each in devices]),
+            np.concatenate([each.rows for each in devices]),
+        )
+        if len(numbers):
+            made = points(raw)
+            self._history.add(ended.step, numbers, made)
+            if self._background is not None:
+                self._background.put(self._record(ended.step, scalars, numbers, made, norms))
+        if self._first is None and (first := first_of(ended.step, numbers, raw, keys, self.layers)):
+            self._first = first
+            warnings.warn(str(first), WatchWarning, stacklevel=2)
         if norms is not None:
             self._parameter_history.add(ended.step, *norms)
         if scalars:

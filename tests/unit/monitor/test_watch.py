@@ -333,6 +333,26 @@ def test_what_hands_on_its_input_is_not_looked_at_twice():
         assert [layer.name for layer in w.layers] == ["1"]
 
 
+def test_rows_of_several_devices_are_one_step():
+    """Here some are measured by the device path and some by the host's."""
+
+    class Switch(nn.Module):
+        def forward(self, x: Any) -> Any:
+            w._state._device_path = not w._state._device_path
+            return x
+
+    model = nn.Sequential(nn.Linear(2, 2), Switch(), nn.Linear(2, 2))
+    w = watch(model)
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        w.step()
+    w.close()
+    assert len(w._history) == 3
+    for layer in ("0", "2"):
+        for direction in ("output", "gradient"):
+            assert w.series(layer, direction).first_step.tolist() == [0, 1, 2]
+
+
 def test_memory_does_not_grow_with_the_run():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)

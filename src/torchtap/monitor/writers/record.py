@@ -28,7 +28,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One step, or a device's part of one."""
+    """One step."""
 
     step: int
     scalars: dict[str, float]
