@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,19 @@ def on_gradient(tensor: Tensor, function: Callable[[Tensor], object]) -> Removab
         return None
     handle: RemovableHandle = tensor.register_hook(_GradientHook(function))  # type: ignore[no-untyped-call]
     return handle
+
+
+def follow(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
+    """`on_gradient` for good, at a third of its price: no handle is made. `hook` is called by autograd itself.
+
+    It must return None, and be marked as `_GradientHook` is. The tensor requires a gradient and is in no transform.
+    """
+    if tensor._backward_hooks is not None or tensor.grad_fn is None:
+        tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+        return
+    # As Tensor.register_hook does it. Other keys are the numbers of handles.
+    tensor._backward_hooks = OrderedDict(torchtap=hook)
+    tensor.grad_fn._register_hook_dict(tensor)
 
 
 def is_transformed(tensor: Any) -> bool:

@@ -23,12 +23,21 @@ SeenBefore = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], object]
 """(module, positional inputs, inputs by name)"""
 
 
-class Quiet:
-    """Calls a function and returns None: what a hook returns would replace the output.
+class Harmless:
+    """A hook that returns None, since what a hook returns would replace the output, and that no copy has.
 
     A copy of it, or what is loaded from a file, is a method of the standard library that takes anything and does
     nothing: so the copy of a watched model (an EMA, a checkpoint) is not watched, and needs no Torchtap to be loaded.
     """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")
+
+
+class Quiet(Harmless):
+    """One that calls a function."""
 
     __slots__ = ("_function",)
 
@@ -37,9 +46,6 @@ class Quiet:
 
     def __call__(self, *seen: Any) -> None:
         self._function(*seen)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (nullcontext(), "__exit__")
 
 
 class Hooks:
@@ -94,7 +100,7 @@ class Hooks:
             if (why := refusal(layer)) is not None:
                 self.refused.append((layer, why))
                 return False
-            self._handles.append(register(Quiet(function)))
+            self._handles.append(register(function if isinstance(function, Harmless) else Quiet(function)))
             return True
 
     def remove(self) -> None:

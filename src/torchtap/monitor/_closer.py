@@ -16,6 +16,8 @@ from torchtap.monitor._clearing import Clearing
 from torchtap.monitor._units import Units
 
 EVERY = 10
+LATER, EVERY_LATER = 100, 20
+"""Looks are further apart after so many: what a run has not shown by then changes slowly."""
 FIRST = 6
 """Steps at the start whose batches and gradients are compared one after the other."""
 
@@ -23,7 +25,10 @@ FIRST = 6
 class Closer:
     """Looks closer at one model. Watch calls `step` when a training step has ended."""
 
-    def __init__(self, model: nn.Module, layers: Sequence[Layer], optimizer: Optimizer | None) -> None:
+    def __init__(
+        self, model: nn.Module, layers: Sequence[Layer], optimizer: Optimizer | None, every: int = 1
+    ) -> None:
+        self._every = every
         self.units = Units(layers)
         self.clearing = Clearing(layers, optimizer)
         self.batches = BatchLook()
@@ -40,18 +45,24 @@ class Closer:
         closure = kwargs.get("closure") is not None or any(
             callable(each) and not isinstance(each, Optimizer) for each in args
         )
-        self.book.before(looking=_units(self._step), closure=closure)
+        self.book.before(looking=self._looks(self._step), closure=closure)
+
+    def _looks(self, step: int) -> bool:
+        """Of the steps that are measured."""
+        number, between = divmod(step, self._every)
+        apart = EVERY if number <= LATER else EVERY_LATER
+        return not between and (number % apart == 0 or number == EVERY // 2)
 
     def step(self) -> None:
         """Right after the optimizer's step."""
         step, following = self._step, self._step + 1
-        self.book.after(looking=_units(step))
-        if _units(step):
+        self.book.after(looking=self._looks(step))
+        if self._looks(step):
             self.units.end(step)
         self.clearing.end(next_too=_often(following))
         self.batches.step(next_too=_often(following))
         self._step = following
-        if _units(following):
+        if self._looks(following):
             self.units.begin()
         if _often(following):
             self.clearing.begin()
@@ -64,10 +75,6 @@ class Closer:
             handle.remove()
         self._handles.clear()
         self.batches.looking = False
-
-
-def _units(step: int) -> bool:
-    return step % EVERY == 0 or step == EVERY // 2
 
 
 def _often(step: int) -> bool:

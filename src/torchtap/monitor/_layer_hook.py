@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from torchtap.hooks import tensors
-from torchtap.hooks.gradient import on_gradient
+from torchtap.hooks.gradient import follow
+from torchtap.hooks.lifecycle import Harmless
 from torchtap.monitor._compiled import NOTHING, TICKET, number_of, saw
 from torchtap.monitor._keys import MOST_CALLS, Key
 from torchtap.monitor._state import MOST_GRADIENTS, State
@@ -25,7 +26,7 @@ _BEGINS = "begins"
 _MOST_TOKENS = 1 << 20  # of whole numbers, which are copied to be measured
 
 
-class LayerHook:
+class LayerHook(Harmless):
     """The forward hook of one layer."""
 
     __slots__ = (
@@ -84,8 +85,11 @@ class LayerHook:
             call = self._call
             if call < MOST_CALLS - 1:
                 self._call = call + 1
-        for path, tensor in (("", output),) if type(output) is Tensor else tensors(output):
-            self._measure(tensor, call, path)
+        if type(output) is Tensor:
+            self._measure(output, call, "")
+        else:
+            for path, tensor in tensors(output):
+                self._measure(tensor, call, path)
 
     def _call_of_replica(self) -> int:
         """DataParallel runs each replica in a thread that it makes for one forward: there it is counted."""
@@ -107,14 +111,19 @@ class LayerHook:
             self._measure(tensor, call, path)
 
     def _measure(self, tensor: Tensor, call: int, path: str) -> None:
-        why = refusal(tensor)
-        if why is not None:
-            self.refused[why] = self.refused.get(why, 0) + 1
-            return
-        numbers = self._numbers.get((call, path)) or self._number(call, path)
-        self._state.measure(tensor, numbers[0], zeros=self.zeros)
-        if self._gradients and tensor.requires_grad:
+        numbers = self._numbers.get((call, path))
+        if numbers is None:
+            if (why := refusal(tensor)) is not None:
+                self._refuse(why)
+                return
+            numbers = self._number(call, path)
+        if (why := self._state.measure(tensor, numbers[0], zeros=self.zeros)) is not None:
+            self._refuse(why)
+        elif self._gradients and tensor.requires_grad:
             self._follow(tensor, numbers[1])
+
+    def _refuse(self, why: str) -> None:
+        self.refused[why] = self.refused.get(why, 0) + 1
 
     def _number(self, call: int, path: str) -> tuple[int, int]:
         table = self._state.keys
@@ -130,7 +139,7 @@ class LayerHook:
         state = self._state
         state.gradients += 1
         if state.gradients <= MOST_GRADIENTS:
-            on_gradient(tensor, _GradientHook(state, number))
+            follow(tensor, _GradientHook(state.me, number))
 
     def _recomputed(self, output: Any) -> None:
         """A checkpoint runs the forward again within backward. Its values are known; of a reentrant one, which ran
@@ -148,8 +157,10 @@ class _GradientHook:
 
     __slots__ = ("_measured_in", "_number", "_state")
 
-    def __init__(self, state: State, number: int) -> None:
-        self._state = weakref.ref(state)
+    __torch_unserializable__ = True  # as torch.utils.hooks.unserializable_hook marks it
+
+    def __init__(self, state: weakref.ref[State], number: int) -> None:
+        self._state = state
         self._number = number
         self._measured_in = -1
 
@@ -159,11 +170,10 @@ class _GradientHook:
         if state is None or not state.sampling or self._measured_in == state.step:
             return
         self._measured_in = state.step
-        if refusal(gradient) is None:
-            state.measure(gradient, self._number, zeros=False)
+        state.measure(gradient, self._number, zeros=False)
 
 
-class PassHook:
+class PassHook(Harmless):
     """The forward pre-hook of the model itself: a pass begins. Measures the inputs, whole numbers too."""
 
     __slots__ = ("__weakref__", "_state", "number")

@@ -20,46 +20,59 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 
 class HostRows:
-    """Rows in the host's memory, for tensors on the CPU."""
+    """Rows in the host's memory, for tensors on the CPU.
+
+    A row is claimed by taking the last entry of `free` and writing what it is of to `numbers`: each is one operation of
+    Python's, so any thread may, without a lock.
+    """
 
     def __init__(self) -> None:
         self._chunks: list[np.ndarray] = []
-        self._addresses: list[int] = []
-        self._numbers: list[int] = []
+        self._all: list[tuple[int, int]] = []
+        """Every row's place and address, the first one last."""
+        self.free: list[tuple[int, int]] = []
+        self.numbers: list[int] = []
         self._lock = threading.Lock()
 
     def claim(self, number: int) -> int:
         """The address of a new row. Any thread."""
+        while True:
+            try:
+                place, address = self.free.pop()
+            except IndexError:
+                self._make_room()
+            else:
+                self.numbers[place] = number
+                return address
+
+    def _make_room(self) -> None:
         with self._lock:
-            index = len(self._numbers)
-            if index == _CHUNK * len(self._chunks):
-                index = self._make_room()
-            self._numbers.append(number)
-        chunk, place = divmod(index, _CHUNK)
-        return self._addresses[chunk] + place * _BYTES
-
-    def _make_room(self) -> int:
-        if len(self._numbers) >= _MOST:
-            numbers, rows = merged(np.array(self._numbers), self._filled())
-            if len(numbers) <= _MOST // 2:  # else there are as many tensors, and each keeps its row
-                self._numbers = numbers.tolist()
-                for place in range(0, len(numbers), _CHUNK):
-                    part = rows[place : place + _CHUNK]
-                    self._chunks[place // _CHUNK][: len(part)] = part
-                return len(numbers)
-        chunk = np.empty((_CHUNK, ROW))
-        self._chunks.append(chunk)
-        self._addresses.append(chunk.ctypes.data)
-        return len(self._numbers)
-
-    def _filled(self) -> np.ndarray:
-        return np.concatenate(self._chunks)[: len(self._numbers)] if self._chunks else np.empty((0, ROW))
+            if self.free:  # another thread was first
+                return
+            if len(self.numbers) >= _MOST:
+                numbers, rows = merged(np.array(self.numbers), np.concatenate(self._chunks))
+                if len(numbers) <= _MOST // 2:  # else there are as many tensors, and each keeps its row
+                    self.numbers[: len(numbers)] = numbers.tolist()
+                    for place in range(0, len(numbers), _CHUNK):
+                        part = rows[place : place + _CHUNK]
+                        self._chunks[place // _CHUNK][: len(part)] = part
+                    self.free = self._all[: len(self._all) - len(numbers)]
+                    return
+            chunk = np.empty((_CHUNK, ROW))
+            first = len(self.numbers)
+            self._chunks.append(chunk)
+            self.numbers += [0] * _CHUNK
+            new = [(first + row, chunk.ctypes.data + row * _BYTES) for row in reversed(range(_CHUNK))]
+            self._all = new + self._all
+            self.free = new
 
     def take(self) -> Callable[[], Rows]:
         """End the step: what gives its rows, now or later."""
         with self._lock:
-            taken = np.array(self._numbers, dtype=np.int64), self._filled()
-            self._numbers = []
+            used = len(self._all) - len(self.free)
+            rows = np.concatenate(self._chunks)[:used] if used else np.empty((0, ROW))
+            taken = np.array(self.numbers[:used], dtype=np.int64), rows
+            self.free = self._all.copy()
         return lambda: taken
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.amp.grad_scaler import GradScaler
 
 from torchtap.monitor._keys import KeyTable
 from torchtap.monitor._rows import DeviceRows, HostRows, Rows
 from torchtap.monitor._scale import Scale
-from torchtap.monitor.stats import device_row, host_row
-from torchtap.monitor.stats.kernel import has_kernel
+from torchtap.monitor.stats import device_row, host_row, kernel, refusal
+from torchtap.monitor.stats.host import SHORT
+from torchtap.monitor.stats.kernel import TYPES, Kernel
+from torchtap.monitor.stats.refusing import PLAIN
 
+_STRIDED = torch.strided
+_is_functional = torch._is_functional_tensor
 ZEROS_EVERY = 10
 """Where there is no C kernel, zeros of CPU tensors are counted in each so manieth measured step."""
 MOST_GRADIENTS = 4096
@@ -26,6 +32,8 @@ class State:
     def __init__(
         self, *, every: int = 1, scaler: GradScaler | None = None, device_path: bool = False
     ) -> None:
+        self.me = weakref.ref(self)
+        """For what may outlive the watch."""
         self.every = every
         self.sampling = True
         """Whether this step is measured."""
@@ -43,8 +51,10 @@ class State:
         self.keys = KeyTable()
         self.scale = Scale(scaler)
         self._device_path = device_path
+        self._kernel: Kernel | None = None
         self._host = HostRows()
         self._devices: dict[torch.device, DeviceRows] = {}
+        self._look_for_kernel()
 
     def begin_pass(self, *, training: bool) -> None:
         """The model's forward begins."""
@@ -54,12 +64,35 @@ class State:
         if training:
             self.scale.begin_pass()
 
-    def measure(self, tensor: Tensor, number: int, *, zeros: bool) -> None:
-        """Write this tensor's row. On a device nothing waits."""
+    def measure(self, tensor: Tensor, number: int, *, zeros: bool) -> str | None:
+        """Write this tensor's row; why not, in a few words, where it cannot be. On a device nothing waits.
+
+        The usual tensor is asked and measured in this one function, without others in between: the caches hold the
+        model's data, not ours, so that here each call of Python's costs some microseconds.
+        """
+        compiled = self._kernel
+        if (
+            compiled is not None
+            and type(tensor) in PLAIN
+            and tensor.is_cpu
+            and (kind := TYPES.get(tensor.dtype)) is not None
+            and tensor.layout is _STRIDED
+            and tensor.is_contiguous()
+            and not (tensor.is_nested or tensor.is_neg() or is_functorch_wrapped_tensor(tensor))
+            and not _is_functional(tensor)
+        ):
+            count, address = tensor.numel(), tensor.data_ptr()
+            row = self._host.claim(number + self.scale.tag)
+            write = compiled.holding if count <= SHORT else compiled.releasing
+            write(address, count if address else 0, kind, 1, zeros, row)
+            return None
+        if (why := refusal(tensor)) is not None:
+            return why
         if tensor.is_cpu and not self._device_path:
             host_row(tensor, self._host.claim(number + self.scale.tag), zeros and self.counts_zeros)
         else:
             device_row(tensor, self._rows_on(tensor.device).claim(number + self.scale.tag), zeros)
+        return None
 
     def _rows_on(self, device: torch.device) -> DeviceRows:
         rows = self._devices.get(device)
@@ -77,7 +110,11 @@ class State:
         self.training_pass = False
         self.gradients = 0
         self.sampling = self.step % self.every == 0
-        self.counts_zeros = has_kernel() or self.step % (ZEROS_EVERY * self.every) == 0
+        self._look_for_kernel()
+        self.counts_zeros = self._kernel is not None or self.step % (ZEROS_EVERY * self.every) == 0
+
+    def _look_for_kernel(self) -> None:
+        self._kernel = None if self._device_path else kernel.found().kernel
 
     @property
     def reads_late(self) -> bool:

@@ -25,7 +25,13 @@ UNITS = 2048
 ROWS = 16
 """Rows of a batch that are compared with each other."""
 ROWS_OF_UNITS = 64
-"""Rows in which a unit may show that it is alive."""
+"""Rows in which a unit may show that it is alive, at most."""
+VALUES_OF_A_UNIT = 4096
+"""Values that are enough for that: fewer rows where each has many positions."""
+VALUES_OF_A_CHANNEL = 2048
+"""From which the mean and the variance of a batch are taken."""
+VALUES_OF_A_ROW = 512
+"""By which a row is compared with the others first."""
 CALLS = 4
 """Calls of one layer in one step that are looked at."""
 SATURATED = 0.98
@@ -111,7 +117,8 @@ class Units:
             look.training, look.shape = module.training, tuple(first.shape)
         self._calls[number] = calls + 1
         dimension = self._unit_dimension(module, first)
-        self._keep(number, "max", _by_unit(first[:ROWS_OF_UNITS], dimension, torch.amax), torch.maximum)
+        rows = _rows_of_units(first, dimension)
+        self._keep(number, "max", _by_unit(first[:rows], dimension, torch.amax), torch.maximum)
         self._apart(number, first)
         for of, measure in _MEASURES:
             if isinstance(module, of):
@@ -120,7 +127,7 @@ class Units:
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             self._touch(number, module, args, kwargs)
         if first.requires_grad:
-            on_gradient(first, functools.partial(self._gradient, number, dimension))
+            on_gradient(first, functools.partial(self._gradient, number, dimension, rows))
 
     def _unit_dimension(self, module: nn.Module, output: Tensor) -> int:
         """Which dimension counts units: channels of a convolution and of what follows it in the same shape."""
@@ -135,18 +142,18 @@ class Units:
     def _apart(self, number: int, output: Tensor) -> None:
         """How far the rows of the batch are apart, in terms of the largest value: 0 where all are equal."""
         if output.shape[0] > 1:
-            some = output[:ROWS].detach().float()
-            self._keep(number, "apart", (some - some[:1]).abs().amax() / some.abs().amax(), torch.maximum)
+            some = output[:ROWS].detach()
+            apart = _distance(_few_of_each(some, VALUES_OF_A_ROW))
+            if some.is_cpu and not apart > 0:
+                apart = _distance(some)  # the values that differ may be others
+            self._keep(number, "apart", apart, torch.maximum)
 
-    def _gradient(self, number: int, dimension: int, gradient: Tensor) -> None:
+    def _gradient(self, number: int, dimension: int, rows: int, gradient: Tensor) -> None:
         if refusal(gradient) is None and gradient.numel():
             with torch.no_grad():
-                self._keep(
-                    number,
-                    "gradient",
-                    _by_unit(gradient.detach()[:ROWS].abs(), dimension, torch.amax),
-                    torch.maximum,
-                )
+                some = gradient.detach()[:rows]
+                high, low = (_by_unit(some, dimension, reduce) for reduce in (torch.amax, torch.amin))
+                self._keep(number, "gradient", torch.maximum(high, -low), torch.maximum)
                 if gradient.dtype is torch.float16:
                     self._keep(number, "gradient_zeros", (gradient == 0).float().mean(), torch.minimum)
 
@@ -244,6 +251,33 @@ def _by_unit(tensor: Tensor, dimension: int, reduce: Callable[..., Tensor]) -> T
     return values[:: -(-values.numel() // UNITS)]
 
 
+def _rows_of_units(tensor: Tensor, dimension: int) -> int:
+    """How many rows give `VALUES_OF_A_UNIT`."""
+    in_a_row = tensor[0].numel() // (tensor.shape[dimension] if dimension else 1)
+    return min(ROWS_OF_UNITS, -(-VALUES_OF_A_UNIT // max(1, in_a_row)))
+
+
+def _few_of_each(rows: Tensor, values: int) -> Tensor:
+    """Of each row so many of its values, evenly spread; all where that would cost a copy, and on a device, where
+    nobody can look at the rest afterwards."""
+    if not rows.is_cpu or not rows.is_contiguous():
+        return rows
+    flat = rows.view(len(rows), -1)
+    return flat[:, :: _odd(flat.shape[1] // values)]
+
+
+def _odd(distance: int) -> int:
+    """An odd distance near this one: even and odd places may differ, as after a transposed convolution."""
+    return max(1, distance | 1 if distance > 1 else 1)
+
+
+def _distance(rows: Tensor) -> Tensor:
+    """How far the first row is from the others, in terms of the largest value."""
+    low, high = torch.aminmax(rows.float() - rows[:1])
+    least, most = torch.aminmax(rows)
+    return torch.maximum(high, -low) / torch.maximum(most, -least)
+
+
 Measured = list[tuple[str, Tensor]]
 
 
@@ -281,8 +315,11 @@ def _batch_norm(module: Any, args: tuple[Any, ...], kwargs: Any, output: Tensor)
         return []
     made = [("rows", _number(given, given.numel() / given.shape[1]))]
     if module.training and module.running_mean is not None and given.numel() > given.shape[1]:
+        some = _few_of_each_channel(given)
         others = [each for each in range(given.dim()) if each != 1]
-        mean, variance = given.mean(others), given.var(others)
+        # Not var(): on a CPU that takes ten times as long.
+        mean = some.mean(others, keepdim=True)
+        variance, mean = (some - mean).square_().mean(others), mean.flatten()
         # Of which channels? All that vary: a dead one has no scale.
         there = variance > module.eps
         distance = (mean - module.running_mean).abs() / (module.running_var + module.eps).sqrt()
@@ -292,12 +329,24 @@ def _batch_norm(module: Any, args: tuple[Any, ...], kwargs: Any, output: Tensor)
     return made
 
 
+def _few_of_each_channel(given: Tensor) -> Tensor:
+    """Of each channel some `VALUES_OF_A_CHANNEL`, of every row alike."""
+    places = max(1, given.dim() - 2)
+    over = given.numel() // (given.shape[1] * VALUES_OF_A_CHANNEL)
+    if given.dim() == 2 or over < 2:
+        return given
+    distance = _odd(round(over ** (1 / places)))
+    return given[(slice(None), slice(None), *[slice(None, None, distance)] * places)].contiguous()
+
+
 def _layer_norm(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Measured:  # noqa: ARG001
     given = args[0] if args else kwargs.get("input")
     if not isinstance(given, Tensor):
         return []
-    dimensions = tuple(range(-len(module.normalized_shape), 0))
-    variance = given.detach()[:ROWS].float().var(dimensions, unbiased=False)
+    rows = given.detach()[:ROWS].reshape(-1, module.normalized_shape[0], *module.normalized_shape[1:])
+    rows = rows[:: -(-len(rows) // ROWS_OF_UNITS)]
+    rows = rows.float().flatten(1)
+    variance = (rows - rows.mean(1, keepdim=True)).square_().mean(1)
     return [("below_eps", (variance < module.eps).float().mean())]
 
 

@@ -19,7 +19,6 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.hooks import Hooks, Layer, select
-from torchtap.hooks.lifecycle import Quiet
 from torchtap.hooks.selection import Layers
 from torchtap.modes._by_module import ByModule
 from torchtap.monitor import _parameters, plots
@@ -107,7 +106,7 @@ class Watch:
         self.layer_hooks: list[LayerHook] = []
         try:
             if look_closer:
-                self._closer = Closer(model, self.layers, optimizer)
+                self._closer = Closer(model, self.layers, optimizer, every)
             if writers:
                 self._background = Background(writers, self._about(model), block=block)
             self._attach(model, optimizer, gradients, zeros)
@@ -126,7 +125,7 @@ class Watch:
             hook = LayerHook(self._state, number, zeros=counted, gradients=gradients)
             self.layer_hooks.append(hook)
             self._hooks.add(layer, hook)
-        begins = Quiet(PassHook(self._state))
+        begins = PassHook(self._state)
         self._handles.append(model.register_forward_pre_hook(begins, with_kwargs=True))
         if optimizer is not None:
             self._handles.append(optimizer.register_step_pre_hook(self._before_optimizer))

@@ -16,6 +16,7 @@ from torch.nn.parallel import DataParallel
 
 from torchtap import watch
 from torchtap.monitor import gather
+from torchtap.monitor.stats import kernel
 
 
 def net() -> nn.Sequential:
@@ -105,7 +106,7 @@ def test_replicas_in_threads_are_one_call_of_each_layer(around: Callable[[Any], 
 
 def test_zeros_that_are_counted_seldom_outlive_the_pooling_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the C kernel: each tenth step. A point of eight steps has those of the one that was counted."""
-    monkeypatch.setattr("torchtap.monitor._state.has_kernel", lambda: False)
+    monkeypatch.setattr(kernel, "found", lambda: kernel.Found(None, "left out"))
     model = net()
     with watch(model) as w:
         for _ in range(300):

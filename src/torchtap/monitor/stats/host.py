@@ -11,8 +11,8 @@ from torchtap.monitor.stats.layout import flat
 from torchtap.monitor.stats.refusing import PLAIN
 from torchtap.monitor.stats.rows import ROW
 
-# Up to here the kernel takes less than some ten microseconds, and other threads may wait for it.
-_SHORT = 1 << 15
+SHORT = 1 << 15
+"""Elements up to which the kernel takes less than some ten microseconds, and other threads may wait for it."""
 
 _Row = ctypes.c_double * ROW
 
@@ -44,7 +44,7 @@ def host_row(tensor: Tensor, row: int, zeros: bool) -> None:
             number = kernel.TYPES[tensor.dtype]
     _must_be_here(tensor)
     count, address = tensor.numel(), tensor.data_ptr()
-    measure = compiled.holding if count <= _SHORT else compiled.releasing
+    measure = compiled.holding if count <= SHORT else compiled.releasing
     measure(address, count if address else 0, number, times, zeros, row)
 
 
