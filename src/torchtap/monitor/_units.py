@@ -336,7 +336,8 @@ def _few_of_each_channel(given: Tensor) -> Tensor:
     if given.dim() == 2 or over < 2:
         return given
     distance = _odd(round(over ** (1 / places)))
-    return given[(slice(None), slice(None), *[slice(None, None, distance)] * places)].contiguous()
+    some = (slice(None), slice(None)) + (slice(None, None, distance),) * places
+    return given[some].contiguous()
 
 
 def _layer_norm(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Measured:  # noqa: ARG001
