@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from torchtap._findings import Severity
 from torchtap.diagnose._diagnosis import Diagnosis
 from torchtap.diagnose._reading import listed
 from torchtap.diagnose.rule import Rule, Seen
 from torchtap.diagnose.rules import RULES
-from torchtap.modes._findings import Severity
 from torchtap.monitor._watch import Watch
 from torchtap.monitor.run import Run
 

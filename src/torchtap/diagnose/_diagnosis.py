@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torchtap.modes._findings import Finding, printable
+from torchtap._findings import Finding, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchtap.modes._findings import Severity
+from torchtap._findings import Severity
 from torchtap.monitor.run import Run
 
 

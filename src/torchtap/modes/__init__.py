@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 
+from torchtap._findings import Finding, Severity
 from torchtap._switch import emulation_asked
-from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._warn import ModeWarning
 from torchtap.modes.backward import BackwardReport, check_backward
 from torchtap.modes.emulate import emulate_cudnn, emulate_in_this_process

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from torchtap.modes._findings import CallFinding, Severity
+from torchtap._findings import Severity
+from torchtap.modes._findings import CallFinding
 from torchtap.modes._frames import Stack
 from torchtap.modes._named import Named, is_frozen, unwrapped
 from torchtap.modes._observer import OBSERVER, RnnCall, Setter

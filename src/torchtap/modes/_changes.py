@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from torchtap.modes._findings import printable
+from torchtap._findings import printable
 from torchtap.modes._observer import code
 
 _NAMED = 4  # modules of one call that are named in its line

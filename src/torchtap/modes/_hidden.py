@@ -12,10 +12,11 @@ import torch
 from torch import nn
 from torch.autograd.function import BackwardCFunction
 
+from torchtap._findings import Severity
 from torchtap.modes import _rnn
 from torchtap.modes._blame import how, where
 from torchtap.modes._captured import Captured
-from torchtap.modes._findings import CallFinding, Severity
+from torchtap.modes._findings import CallFinding
 from torchtap.modes._graph import leaves
 from torchtap.modes._named import Named
 from torchtap.modes._observer import OBSERVER

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from torchtap.modes._findings import Finding, Severity
+from torchtap._findings import Finding, Severity
 from torchtap.modes._walk import children, mode_of, named_modules
 from torchtap.modes.kinds import what_mode_changes
 

@@ -6,7 +6,7 @@ import sys
 import warnings
 from types import FrameType
 
-from torchtap.modes._findings import Finding
+from torchtap._findings import Finding
 from torchtap.modes._frames import is_users
 
 

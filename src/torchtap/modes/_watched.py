@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from torchtap._findings import Finding
 from torchtap.modes._by_module import ByModule
-from torchtap.modes._findings import Finding
 from torchtap.modes._walk import joined, mode_of, modules, named_modules
 from torchtap.modes.reach import hidden_modules
 

@@ -15,12 +15,13 @@ from typing import Any, NoReturn, cast
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtap._findings import Finding, Severity
 from torchtap.modes import _changes
 from torchtap.modes._blame import blame
 from torchtap.modes._by_module import ByModule
 from torchtap.modes._changes import RecordedChange
 from torchtap.modes._doors import GUARD, RNN, opened
-from torchtap.modes._findings import CallFinding, Finding, Severity
+from torchtap.modes._findings import CallFinding
 from torchtap.modes._given import Function, decorated, models_given
 from torchtap.modes._graph import nodes
 from torchtap.modes._observer import OBSERVER, Backward, Listener, ModeChange, Ran, RnnCall

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torchtap.modes._findings import Finding, Severity
+from torchtap._findings import Finding, Severity
 from torchtap.modes._overrides import trains_by_hand
 from torchtap.modes._walk import named_modules, parameters
 from torchtap.modes.kinds import what_mode_changes

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from torchtap.modes._findings import Finding, Severity, printable
+from torchtap._findings import Finding, Severity, printable
 from torchtap.modes._given import named
 from torchtap.modes._observer import OBSERVER
 from torchtap.modes._overrides import overridden

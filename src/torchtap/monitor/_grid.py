@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torchtap._findings import printable
 from torchtap.hooks.names import WRAPPED
-from torchtap.modes._findings import printable
 from torchtap.monitor._keys import Direction, Key
 from torchtap.monitor._parameters import COLUMNS as PARAMETER_COLUMNS
 from torchtap.monitor.history import COLUMNS, Series, pooled

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import numpy as np
 
-from torchtap.modes._findings import printable
+from torchtap._findings import printable
 from torchtap.monitor._figure import shortened
 from torchtap.monitor._grid import MODEL, Grid, parameters_of, tensors_of
 

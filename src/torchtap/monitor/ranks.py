@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchtap.modes._findings import Finding, Severity
+from torchtap._findings import Finding, Severity
 from torchtap.monitor._first import FirstNonfinite
 from torchtap.monitor.history import Series
 

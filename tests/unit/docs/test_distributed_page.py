@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchtap.modes._findings import Finding, Severity
+from torchtap._findings import Finding, Severity
 from torchtap.monitor import Ranks, distributed, ranks
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from torchtap._findings import Severity
 from torchtap.diagnose._reading import access, deep, follows_depth, initialisation, listed, size
 from torchtap.diagnose.rule import Limit, Rule, Seen
-from torchtap.modes._findings import Severity
 from torchtap.monitor.run import LayerRun, ParameterRun, Run
 
 _HEALTHY = "measured on the healthy trainings of docs/cases.md: none comes near"

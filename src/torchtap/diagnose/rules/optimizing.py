@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from torchtap._findings import Severity
 from torchtap.diagnose._reading import listed, matrices, trend
 from torchtap.diagnose.rule import Limit, Rule, Seen
-from torchtap.modes._findings import Severity
 from torchtap.monitor.run import ParameterRun, Run
 
 _MEASURED = "measured: docs/cases.md, none of the healthy trainings reaches it"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from torchtap._findings import Severity
 from torchtap.diagnose.rule import Limit, Rule, Seen
-from torchtap.modes._findings import Severity
 from torchtap.monitor.run import ParameterRun, Run
 
 

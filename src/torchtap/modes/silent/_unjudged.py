@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
+from torchtap._findings import Finding
 from torchtap.modes._by_module import ByModule
-from torchtap.modes._findings import Finding
 from torchtap.modes._observer import Backward
 from torchtap.modes._walk import all_parameters, holders, mode_of, modules
 from torchtap.modes._watched import Watched

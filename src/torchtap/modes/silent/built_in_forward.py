@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from torchtap.modes._findings import Finding, Severity
+from torchtap._findings import Finding, Severity
 from torchtap.modes._frames import Place, first_argument
 from torchtap.modes._observer import OBSERVER, Ran, RnnCall
 from torchtap.modes._walk import mode_of

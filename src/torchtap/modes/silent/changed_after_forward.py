@@ -11,8 +11,8 @@ from types import CodeType, FrameType
 import torch
 from torch import Tensor, nn
 
+from torchtap._findings import Finding, Severity
 from torchtap.modes._by_module import ByModule
-from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Stack, stack_from
 from torchtap.modes._graph import nodes
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from torchtap.modes._findings import Finding, Severity
+from torchtap._findings import Finding, Severity
 from torchtap.modes._walk import modules
 from torchtap.modes.silent._rule import Rule
 

@@ -10,7 +10,7 @@ from types import FrameType
 import torch
 from torch import Tensor, nn
 
-from torchtap.modes._findings import Finding, Severity
+from torchtap._findings import Finding, Severity
 from torchtap.modes._frames import Place, first_argument, is_users, outside_functional
 from torchtap.modes._observer import Ran
 from torchtap.modes._walk import mode_of

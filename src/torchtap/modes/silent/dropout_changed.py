@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
+from torchtap._findings import Finding, Severity
 from torchtap.modes._by_module import ByModule
-from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Stack, stack_from
 from torchtap.modes._observer import OBSERVER, ModeChange, Ran, Setter
 from torchtap.modes._walk import modules

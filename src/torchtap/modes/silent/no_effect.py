@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchtap.modes._findings import Finding, Severity
+from torchtap._findings import Finding, Severity
 from torchtap.modes._walk import mode_of, modules
 from torchtap.modes._watched import Watched
 from torchtap.modes.silent._rule import Rule

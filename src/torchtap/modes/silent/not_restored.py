@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtap._findings import Finding, Severity
 from torchtap.modes._by_module import ByModule
-from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Place, stack_from
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall, next_serial
 from torchtap.modes._walk import all_parameters, mode_of, modules, parameters

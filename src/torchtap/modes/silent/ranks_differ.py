@@ -10,7 +10,7 @@ from typing import Any
 from torch import distributed, nn
 from torch.optim import Optimizer
 
-from torchtap.modes._findings import Finding, Severity
+from torchtap._findings import Finding, Severity
 from torchtap.modes._observer import OBSERVER
 from torchtap.modes._torch import default_store
 from torchtap.modes._walk import mode_of, modules

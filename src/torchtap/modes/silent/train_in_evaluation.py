@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
+from torchtap._findings import Finding, Severity
 from torchtap.modes._by_module import ByModule
-from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._frames import Place, Stack, stack_from
 from torchtap.modes._observer import OBSERVER, Backward, ModeChange, Ran, RnnCall, Setter, next_serial
 from torchtap.modes._walk import mode_of, modules

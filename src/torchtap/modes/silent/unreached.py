@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtap._findings import Finding, Severity
 from torchtap.modes._by_module import ByModule
-from torchtap.modes._findings import Finding, Severity
 from torchtap.modes._observer import OBSERVER, Ran, RnnCall, Setter
 from torchtap.modes._walk import mode_of, modules
 from torchtap.modes._watched import Watched
