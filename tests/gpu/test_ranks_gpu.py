@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torchtap import watch
-from torchtap.monitor import gather, rank_findings
+from torchtap.monitor import gather
 
 warnings.simplefilter("ignore")
 rank, sync = int(os.environ["RANK"]), sys.argv[2] == "sync"
@@ -51,7 +51,7 @@ with watch(model, optimizer, parameters_every=1) as w:
         (out.float() * torch.arange(1.0, 9.0, device="cuda").view(2, 4)).sum().backward()
         optimizer.step()
     ranks = gather(w)
-found = [each.to_dict() for each in rank_findings(ranks)]
+found = [each.to_dict() for each in ranks.diagnose()]
 told = {"ranks": len(ranks), "names": list(ranks[0].parameters), "found": found}
 open(f"{sys.argv[1]}/{rank}", "w").write(json.dumps(told))
 dist.destroy_process_group()

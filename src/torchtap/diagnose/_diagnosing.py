@@ -6,24 +6,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from torchtap._findings import Severity
-from torchtap.diagnose._diagnosis import Diagnosis
+from torchtap.diagnose._diagnosis import Diagnoses, Diagnosis
 from torchtap.diagnose._reading import listed
 from torchtap.diagnose.rule import Rule, Seen
 from torchtap.diagnose.rules import RULES
 from torchtap.monitor._watch import Watch
+from torchtap.monitor.ranks import Ranks
 from torchtap.monitor.run import Run
 
 _WEIGHT = {Severity.ERROR: 0, Severity.WARN: 0, Severity.INFO: 1}
 
 
-def diagnose(
-    run: Watch | Run, ranks: Sequence[Run] = (), *, rules: Iterable[Rule] = RULES
-) -> list[Diagnosis]:
+def diagnose(given: Watch | Run | Ranks, *, rules: Iterable[Rule] = RULES) -> Diagnoses:
     """What is wrong with a training that was watched, the likeliest root cause first; empty where nothing is.
 
-    Looks at what was measured until now and changes nothing. `ranks`: the runs of all ranks of a distributed training
-    (`Watch.run()` of each, as `torch.distributed.all_gather_object` brings them together), this one's included; then
-    what must be equal on all is compared, too. What a finding explains is in its `symptoms` and not in the list.
+    Looks at what was measured until now and changes nothing. Of the ranks of a distributed training, as
+    `torchtap.monitor.gather` brings them together, what must be equal on all is compared, and nothing else. What a
+    finding explains is in its `symptoms` and not in the list. Raises RuntimeError for a watch that did not look closer.
 
     >>> import torch
     >>> import torchtap
@@ -39,14 +38,13 @@ def diagnose(
     >>> [each.id for each in diagnose(watch)]
     ['lr.zero']
     """
-    seen = run.run() if isinstance(run, Watch) else run
+    seen = given.run() if isinstance(given, Watch) else given
     found = {}
     for rule in rules:
-        if rule.over_ranks is not None:
-            places = list(rule.over_ranks(tuple(ranks), rule.limit())) if len(ranks) > 1 else []
+        if isinstance(seen, Ranks):
+            places = list(rule.over_ranks(seen, rule.limit())) if rule.over_ranks is not None else []
         else:
-            assert rule.find is not None
-            places = list(rule.find(seen, rule.limit()))
+            places = list(rule.find(seen, rule.limit())) if rule.find is not None else []
         if places:
             found[rule.id] = rule, places
     found = {
@@ -79,7 +77,7 @@ def _made(rule: Rule, places: Sequence[Seen]) -> Diagnosis:
     )
 
 
-def _rooted(found: list[Diagnosis], rules: dict[str, Rule]) -> list[Diagnosis]:
+def _rooted(found: list[Diagnosis], rules: dict[str, Rule]) -> Diagnoses:
     """The root causes, each with what it explains; in the order of the rules, what may be on purpose last."""
     causes = {
         each.id: next(
@@ -99,4 +97,4 @@ def _rooted(found: list[Diagnosis], rules: dict[str, Rule]) -> list[Diagnosis]:
         for each in found
         if each.id in roots
     ]
-    return sorted(made, key=lambda each: _WEIGHT[each.severity])
+    return Diagnoses(sorted(made, key=lambda each: _WEIGHT[each.severity]))

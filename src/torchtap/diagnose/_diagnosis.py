@@ -13,7 +13,7 @@ class Diagnosis(Finding):
     """One thing that is wrong, and what follows from it."""
 
     fine_when: str
-    """When it is no problem."""
+    """When it is no problem; "never"."""
     places: tuple[str, ...]
     """All layers or parameters that it was found at, `where` first."""
     symptoms: tuple[Diagnosis, ...] = ()
@@ -21,7 +21,9 @@ class Diagnosis(Finding):
 
     def lines(self) -> tuple[tuple[str, str], ...]:
         """In words: what, why, what to do, when it is fine, and what follows from it; each with a label."""
-        told = *Finding.lines(self), ("fine", printable(f"when {self.fine_when}"))
+        told = Finding.lines(self)
+        if self.fine_when != "never":
+            told = *told, ("fine", printable(f"when {self.fine_when}"))
         if not self.symptoms:
             return told
         also = "; ".join(f"{each.id} at {each.where or 'the model itself'}" for each in self.symptoms)
@@ -35,3 +37,14 @@ class Diagnosis(Finding):
             "places": list(self.places),
             "symptoms": [each.to_dict() for each in self.symptoms],
         }
+
+
+class Diagnoses(list[Diagnosis]):
+    """All that was found, the likeliest root cause first. Printed, one after the other; empty where all is well.
+
+    >>> print(Diagnoses())
+    nothing found
+    """
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self)) or "nothing found"

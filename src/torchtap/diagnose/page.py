@@ -16,24 +16,24 @@ from torchtap.diagnose.rules import RULES
 _HEAD = """\
 # What `diagnose` finds
 
-`torchtap.diagnose.diagnose(watch)` looks at what was measured and tells what is wrong, the likeliest root cause first.
+`w.diagnose()` looks at what was measured and tells what is wrong, the likeliest root cause first.
 What a finding explains is told with it ("hence") and not by itself. A healthy training gives no finding;
 [cases.md](cases.md) has the trainings that this is tested by.
 
 ```python
-with torchtap.monitor.watch.watch(model, optimizer) as watch:
+with torchtap.watch(model, optimizer) as w:
     for x, y in loader:
         optimizer.zero_grad()
         loss = loss_of(model(x), y)
         loss.backward()
-        watch.log(loss=loss)
+        w.log(loss=loss)
         optimizer.step()
-for diagnosis in torchtap.diagnose.diagnose(watch):
-    print(diagnosis)
+print(w.diagnose())
 ```
 
 `error`: a number is lost, or replicas are no longer one model. `warn`: training goes wrong without any error. `info`:
-it may be on purpose. Rules about ranks need the runs of all of them: `diagnose(watch, ranks=runs)`.
+it may be on purpose. Rules about ranks look at all of them: `gather(w).diagnose()`, see
+[distributed.md](distributed.md).
 
 What cannot be told from the outside: that labels belong to other inputs, that a loss measures the wrong thing, or that
 one whole tensor given in every step is not the whole data set. Activations by functions (`F.relu`) and

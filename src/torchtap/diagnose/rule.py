@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchtap._findings import Severity
+from torchtap.monitor.ranks import Ranks
 from torchtap.monitor.run import Run
 
 
@@ -35,7 +36,7 @@ class Seen:
 
 
 Find = Callable[[Run, Mapping[str, float]], Iterator[Seen]]
-FindOverRanks = Callable[[tuple[Run, ...], Mapping[str, float]], Iterator[Seen]]
+FindOverRanks = Callable[[Ranks, Mapping[str, float]], Iterator[Seen]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class Rule:
     """Harmless by itself: told only where one of these is found, too."""
     find: Find | None = None
     over_ranks: FindOverRanks | None = None
-    """Instead of `find`: looks at the runs of all ranks."""
+    """Instead of `find`: looks at all ranks of one training."""
 
     def limit(self) -> dict[str, float]:
         """The thresholds by name."""

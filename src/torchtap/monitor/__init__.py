@@ -2,7 +2,7 @@
 
 - `watch(model, optimizer)`: statistics of outputs, output gradients, parameters and updates, in each step.
 - `unwatch(model)`: ends it.
-- `gather(watch)`: the watches of all ranks of a distributed training; `rank_findings(ranks)`: what is wrong over them.
+- `gather(watch)`: the watches of all ranks of a distributed training; its `diagnose()`: what is wrong over them.
 - `find_nan(model, batch, loss)`: which operation, at which line, made the first NaN or Inf.
 """
 
@@ -13,7 +13,7 @@ from torchtap.monitor._first import FirstNonfinite
 from torchtap.monitor._watch import Watch, WatchWarning, unwatch, watch
 from torchtap.monitor.distributed import MissingRankError, gather
 from torchtap.monitor.history import Series
-from torchtap.monitor.ranks import Ranks, rank_findings
+from torchtap.monitor.ranks import Ranks
 
 __all__ = [
     "FirstNonfinite",
@@ -25,7 +25,6 @@ __all__ = [
     "WatchWarning",
     "find_nan",
     "gather",
-    "rank_findings",
     "unwatch",
     "watch",
 ]

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+    from torchtap.diagnose import Diagnoses
+
 RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold, nn.Hardshrink, nn.Softshrink)
 """Layers whose outputs have exact zeros: there the fraction of zeros is measured as a rule."""
 _KEPT_OF_PARAMETERS = 24
@@ -293,6 +295,15 @@ class Watch:
         what `log` was given. ImportError without pandas, ValueError for another word.
         """
         return to_pandas(self, of)
+
+    def diagnose(self) -> Diagnoses:
+        """What is wrong with this training until now, the likeliest root cause first: see `torchtap.diagnose`.
+
+        Print it, or go through it; empty where nothing was found. Raises RuntimeError after `look_closer=False`.
+        """
+        from torchtap.diagnose import diagnose  # which judges watches, and so imports this
+
+        return diagnose(self)
 
     @property
     def is_open(self) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,7 +16,8 @@ from torch.nn import functional
 from tests.unit.diagnose.training import classes, fit, mlp, trainings
 from torchtap.diagnose import diagnose
 from torchtap.monitor._watch import Watch
-from torchtap.monitor.run import Run
+from torchtap.monitor.distributed import _view
+from torchtap.monitor.ranks import Ranks
 
 
 def _first(name: str) -> str:
@@ -89,7 +90,7 @@ def test_watch_can_be_asked_while_training_goes_on() -> None:
         assert diagnose(watch) == []
 
 
-def _ranks(*, shift: float = 0.0, bad: int | None = None, apart: bool = False) -> list[Run]:
+def _ranks(*, shift: float = 0.0, bad: int | None = None, apart: bool = False) -> Ranks:
     """Two ranks of one training, in one process: each sees what an all-reduce would give."""
     runs = []
     for rank in range(2):
@@ -109,26 +110,28 @@ def _ranks(*, shift: float = 0.0, bad: int | None = None, apart: bool = False) -
                 optimizer.zero_grad()
                 functional.cross_entropy(model(x), y).backward()
                 optimizer.step()
-        runs.append(replace(watch.run(), rank=rank, world=2))
-    return runs
+        runs.append(_view(watch, rank))
+    return Ranks(tuple(runs))
 
 
 def test_equal_ranks_give_nothing() -> None:
-    runs = _ranks()
-    assert diagnose(runs[0], ranks=runs) == []
+    assert _ranks().diagnose() == []
 
 
 @pytest.mark.parametrize(
-    ("runs", "first", "words"),
+    ("ranks", "first", "words"),
     [
-        (lambda: _ranks(bad=1), "ranks.nonfinite", "rank 1 has the first NaN or infinity, in step 7"),
-        (lambda: _ranks(shift=0.01), "ranks.out_of_sync", "in step 0"),
-        (lambda: _ranks(apart=True), "ranks.out_of_sync", "in step 10"),
+        (lambda: _ranks(bad=1), "ranks.nonfinite", "rank 1 first, in step 7"),
+        (lambda: _ranks(shift=0.01), "ranks.gradients_differ", "in step 0"),
+        (
+            lambda: _ranks(apart=True),
+            "ranks.gradients_differ",
+            "on rank 0, 0.01606 on rank 1; the same at 0.bias",
+        ),
     ],
     ids=["nan-on-one-rank", "other-weights-from-the-start", "gradients-not-averaged"],
 )
-def test_ranks_that_differ_are_told(runs, first: str, words: str) -> None:
-    given = runs()
-    found = diagnose(given[0], ranks=given)
-    assert found[0].id == first
-    assert words in found[0].seen
+def test_ranks_that_differ_are_told(ranks: Callable[[], Ranks], first: str, words: str) -> None:
+    (found,) = ranks().diagnose()
+    assert found.id == first
+    assert words in found.seen

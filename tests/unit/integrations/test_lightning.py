@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from torchtap.integrations.lightning import WatchCallback
-from torchtap.monitor import gather, rank_findings
+from torchtap.monitor import gather
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,7 @@ def test_loss_learning_rate_and_gradients_are_those_of_the_step() -> None:
     parameter = gather(w)[0].parameters["net.0.weight"]
     np.testing.assert_allclose(parameter.gradient[-1], model.norms[-1], rtol=1e-5)
     assert (parameter.update > 0).all()
-    assert rank_findings(gather(w)) == []
+    assert gather(w).diagnose() == []
 
 
 def test_accumulated_batches_are_one_step() -> None:
@@ -189,7 +189,7 @@ TWO_RANKS = """
 import sys, warnings, logging
 warnings.simplefilter("ignore")
 from tests.unit.integrations.test_lightning import Net, WatchCallback, loader, pl, torch
-from torchtap.monitor import gather, rank_findings
+from torchtap.monitor import gather
 
 class Spoiled(Net):
     def training_step(self, batch, index):
@@ -204,7 +204,7 @@ callback = WatchCallback()
 class Ends(pl.Callback):
     def on_train_end(self, trainer, pl_module):
         ranks = gather(callback.watch)
-        [finding] = rank_findings(ranks)
+        [finding] = ranks.diagnose()
         names = list(ranks[0].parameters)
         with open(f"{sys.argv[1]}/{trainer.global_rank}", "w") as out:
             print(len(ranks), finding.where, finding.seen, names[0], file=out)

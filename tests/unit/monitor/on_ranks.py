@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from torchtap import watch
-from torchtap.monitor import MissingRankError, Ranks, gather, rank_findings
+from torchtap.monitor import MissingRankError, Ranks, gather
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -91,7 +91,7 @@ def train(model: Any, steps: int = 4, *, watched: bool, accumulate: int = 1) -> 
                     for name, each in ranks[RANK].parameters.items()
                     if len(each.value) == steps and (each.gradient > 0).all() and (each.update > 0).all()
                 ],
-                "findings": [each.id for each in rank_findings(ranks)],
+                "findings": [each.id for each in ranks.diagnose()],
             }
     state = {name: whole(each) for name, each in model.state_dict().items()}
     state |= {f"grad of {name}": whole(p.grad) for name, p in model.named_parameters() if p.grad is not None}
@@ -147,7 +147,7 @@ def nan_on_rank_2(spoil: float, *, step: int = 3) -> dict[str, Any]:
     return {
         "ranks": [each.rank for each in ranks.first_nonfinite()],
         "steps": [each.first.step for each in ranks if each.first is not None],
-        "findings": [each.to_dict() for each in rank_findings(ranks)],
+        "findings": [each.to_dict() for each in ranks.diagnose()],
         "text": str(ranks),
     }
 
@@ -170,7 +170,7 @@ def healthy(change: Callable[[Any, int], None] | None = None, **options: Any) ->
 
 
 def told(ranks: Ranks) -> list[dict[str, str]]:
-    return [each.to_dict() for each in rank_findings(ranks)]
+    return [each.to_dict() for each in ranks.diagnose()]
 
 
 def out_of_sync() -> Any:
@@ -197,7 +197,7 @@ def uneven() -> Any:
         "points": {str(rank): len(series) for rank, series in ranks.series("0").items()},
         "last_steps": [int(series.last_step[-1]) for series in ranks.series("0").values()],
         "of_2": list(ranks.series("2")),
-        "findings": [each.id for each in rank_findings(ranks)],
+        "findings": [each.id for each in ranks.diagnose()],
     }
 
 

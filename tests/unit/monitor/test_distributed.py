@@ -132,7 +132,7 @@ def test_gradients_that_are_not_averaged_are_told(on_ranks: Told, case: str) -> 
         [finding] = on_ranks[rank][case]
         assert (finding["id"], finding["where"]) == ("ranks.gradients_differ", "first.weight")
         assert "on rank 0" in finding["seen"]
-        assert "on rank 2; so 7 more parameters" in finding["seen"]
+        assert "on rank 2; the same at first.bias, norm.weight" in finding["seen"]
         assert "ddp(x), not ddp.module(x)" in finding["remedy"]
 
 

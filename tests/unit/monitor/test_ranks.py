@@ -15,7 +15,7 @@ from torchtap.monitor._first import FirstNonfinite, Measured
 from torchtap.monitor._keys import Direction, Key
 from torchtap.monitor._packing import packed, unpacked
 from torchtap.monitor.history import Series
-from torchtap.monitor.ranks import ParameterOfRank, Rank, Ranks, rank_findings
+from torchtap.monitor.ranks import ParameterOfRank, Rank, Ranks
 
 LAYERS = (("a", "Linear"), ("b", "Linear"))
 
@@ -60,7 +60,7 @@ def first(step: int, layer: int = 0, direction: Direction = "output") -> FirstNo
 
 
 def ids(*given: dict[str, Any]) -> list[str]:
-    return [each.id for each in rank_findings(ranks(*given))]
+    return [each.id for each in ranks(*given).diagnose()]
 
 
 FAR = {"series": {("a", "gradient", 0, ""): points(*[50.0] * 6)}}
@@ -111,7 +111,7 @@ def test_what_is_a_fault_and_what_is_not(given: list[dict[str, Any]], expected: 
 )
 def test_which_rank_had_the_first_nan(given: list[dict[str, Any]], made: list[int], cause: str) -> None:
     assert [each.rank for each in ranks(*given).first_nonfinite()] == made
-    assert rank_findings(ranks(*given))[0].cause.startswith(cause)
+    assert ranks(*given).diagnose()[0].cause.startswith(cause)
 
 
 def test_what_is_sent_comes_back_the_same() -> None:

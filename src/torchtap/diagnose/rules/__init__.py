@@ -10,8 +10,11 @@ _BY_ID = {rule.id: rule for family in _FAMILIES for rule in family.RULES}
 
 _ORDER = (
     "ranks.nonfinite",
-    "nonfinite.input",
+    "ranks.gradients_differ",
     "ranks.out_of_sync",
+    "ranks.steps_differ",
+    "ranks.gradient_far_off",
+    "nonfinite.input",
     "optimizer.other_parameters",
     "fp16.underflow",
     "gradients.cleared_before_step",
@@ -57,7 +60,6 @@ _ORDER = (
     "optimizer.misses_parameters",
     "parameter.frozen_inside",
     "mode.evaluation",
-    "ranks.gradients_differ",
     "loss.nonfinite",
     "batch.same",
     "update.too_small",
