@@ -356,6 +356,104 @@ def test_02_has_a_picture_where_one_tells_more(practice_notebook: NotebookClient
     assert shown == ["mid-picture", "sal-picture", "bn-picture"]
 
 
+# --- 03-hooks ---
+
+
+of_03 = only("03-hooks")
+
+
+@pytest.fixture
+def hooks_notebook(fresh: tuple[Path, NotebookClient]) -> NotebookClient:
+    return fresh[1]
+
+
+@of_03
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ("by-hand", "the outputs are what they were: False"),
+        ("on-forward", "the outputs are what they were: True"),
+        ("nothing", "nearest: layers.*.self_attn"),
+        ("captured", "0: output (6, 8, 16, 16) on cpu, requires_grad False"),
+        (
+            "in-place-by-hand",
+            "RuntimeError: Output 0 of BackwardHookFunction is a view and is being modified inplace",
+        ),
+        ("in-place-by-hand", "in the kept output of the Linear: False"),
+        ("in-place", "in the kept output of the Linear: True"),
+        ("calls", "call 1: sequence (2, 7, 4), hidden (1, 2, 4); gradient at steps [6]"),
+        ("left", "careless: 3 hooks are left\ncareful: 0 hooks are left"),
+        ("saved", "torch.save(model), by hand: "),
+        ("saved", "what is loaded call the hook 0 times"),
+        ("coverage", "head: Net calls self.head.forward(...), which runs no hooks"),
+        ("coverage", "spare: "),
+    ],
+)
+def test_03_shows_what_goes_wrong_by_hand_and_how_it_is_right(
+    hooks_notebook: NotebookClient, cell: str, said: str
+) -> None:
+    assert said in text_of(cell_of(hooks_notebook, cell))
+
+
+# --- 04-diagnose ---
+
+
+of_04 = only("04-diagnose")
+
+
+@pytest.fixture
+def diagnose_notebook(fresh: tuple[Path, NotebookClient]) -> NotebookClient:
+    return fresh[1]
+
+
+@of_04
+@pytest.mark.parametrize(
+    ("bad", "finding", "mended"),
+    [
+        ("dead", "warn   relu.dead at 3: ", "mended"),
+        ("vanishing", "warn   gradient.vanishing at ", "vanishing-mended"),
+    ],
+)
+def test_04_the_remedy_that_is_told_mends_the_training(
+    diagnose_notebook: NotebookClient, bad: str, finding: str, mended: str
+) -> None:
+    """B11 is the first. The line of the remedy is in the next training, and its loss falls."""
+    told = text_of(cell_of(diagnose_notebook, bad))
+    assert told.startswith(finding)
+    assert "nn.init.kaiming_normal_(model[" in told
+    cell = cell_of(diagnose_notebook, mended)
+    assert 'nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")' in cell.source
+    first, last = map(float, re.findall(r"\d+\.\d+", text_of(cell).splitlines()[0]))
+    assert last < first / 2
+    assert text_of(cell).endswith("nothing found\n")
+
+
+@of_04
+def test_04_the_loss_does_not_fall_before(diagnose_notebook: NotebookClient) -> None:
+    said = in_kernel(
+        diagnose_notebook, "print(min(flat[-20:]) > 0.8 * flat[0], min(slow[-20:]) > 0.8 * slow[0])"
+    )
+    assert said == "True True\n"
+
+
+@of_04
+def test_04_names_the_operation_the_line_and_the_remedy(diagnose_notebook: NotebookClient) -> None:
+    told = text_of(cell_of(diagnose_notebook, "find-nan"))
+    assert told.startswith("Inf first in aten.div (backward: SqrtBackward0)")
+    assert line_in(cell_of(diagnose_notebook, "distances"), ".sqrt()") in told
+    assert "(x + 1e-8).sqrt()" in told
+    mended = cell_of(diagnose_notebook, "find-nan-mended")
+    assert "+ 1e-8).sqrt()" in mended.source
+    assert text_of(mended) == "all values and gradients are finite\n"
+
+
+@of_04
+def test_04_names_the_rank(diagnose_notebook: NotebookClient) -> None:
+    told = text_of(cell_of(diagnose_notebook, "ranks"))
+    assert told.startswith("error  ranks.nonfinite at the model itself: rank 1 first, in step 5")
+    assert "the batch of rank 1 in step 5 holds NaN or infinity" in told
+
+
 # --- 05-selftest ---
 DATA = ROOT / "notebooks/data/nvidia-smi"
 
