@@ -116,7 +116,7 @@ def _watched(model: nn.Module, case: Case, bare: dict[str, str], row: Row) -> st
         row.added_mib = peak.mib - row.bare_mib
     row.hooks_left += hooks_on(model, optimizer)
     row.outputs, row.gradients = _measured(w, "output"), _measured(w, "gradient")
-    row.refused = [(layer.name, why) for layer, why in w.refused]
+    row.refused = list(w.refused)
     first = w.first_nonfinite()
     row.nonfinite = None if first is None else str(first)
     return first_difference(bare, seen) or EQUAL

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,11 @@ from torchtap.monitor._rows import read_later
 ELEMENTS = 64
 """Of one parameter, evenly spread, that are compared over the run."""
 MOST_RATES = 4096
+
+
+def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the optimizer runs forward and backward itself: what a hook before its step is told. It is args[0]."""
+    return kwargs.get("closure") is not None or any(callable(each) for each in args[1:])
 
 
 @dataclass(slots=True)

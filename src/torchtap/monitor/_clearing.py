@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchtap.hooks import Hooks, Layer, on_gradient, tensors
+from torchtap.hooks import Hooks, on_gradient, tensors
+from torchtap.monitor._layers import WatchedLayer
 from torchtap.monitor._parameters import local, spread
 from torchtap.monitor._rows import read_later
 
@@ -28,7 +29,7 @@ ELEMENTS = 16
 class Clearing:
     """Of one model."""
 
-    def __init__(self, layers: Sequence[Layer], optimizer: Optimizer | None) -> None:
+    def __init__(self, layers: Sequence[WatchedLayer], optimizer: Optimizer | None) -> None:
         # Only its own parameters are cleared by an optimizer.
         held = None
         if optimizer is not None:
@@ -37,8 +38,9 @@ class Clearing:
             layer
             for layer in layers
             if (weight := _weight(layer.module)) is not None
-            and not layer.compiled
             and (held is None or id(weight) in held)
+            and (hookable := layer.hookable()) is not None
+            and not hookable.compiled
         ]
         places = {round(place) for place in np.linspace(0, len(able) - 1, LAYERS)} if able else set()
         self._layers = [able[place] for place in sorted(places)]
@@ -52,8 +54,9 @@ class Clearing:
 
     def begin(self) -> None:
         """The step that begins is looked at."""
-        for number, layer in enumerate(self._layers):
-            self._hooks.add(layer, functools.partial(self._forward, number))
+        for number, watched in enumerate(self._layers):
+            if (layer := watched.hookable()) is not None:
+                self._hooks.add(layer, functools.partial(self._forward, number))
 
     def _forward(self, number: int, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
@@ -98,7 +101,9 @@ class Clearing:
         return kept, len(self._reads) + self._none
 
 
-def _weight(module: nn.Module) -> Tensor | None:
+def _weight(module: nn.Module | None) -> Tensor | None:
+    if module is None:
+        return None
     # No attribute is read: a parametrization would compute it, and may change by that.
     weight = module._parameters.get("weight")
     return weight if weight is not None and weight.requires_grad else None

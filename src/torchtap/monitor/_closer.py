@@ -8,11 +8,11 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from torchtap.hooks import Layer
 from torchtap.hooks.lifecycle import Quiet
 from torchtap.monitor._batches import BatchLook
-from torchtap.monitor._bookkeeping import Bookkeeping
+from torchtap.monitor._bookkeeping import Bookkeeping, has_closure
 from torchtap.monitor._clearing import Clearing
+from torchtap.monitor._layers import WatchedLayer
 from torchtap.monitor._units import Units
 
 EVERY = 10
@@ -26,7 +26,7 @@ class Closer:
     """Looks closer at one model. Watch calls `step` when a training step has ended."""
 
     def __init__(
-        self, model: nn.Module, layers: Sequence[Layer], optimizer: Optimizer | None, every: int = 1
+        self, model: nn.Module, layers: Sequence[WatchedLayer], optimizer: Optimizer | None, every: int = 1
     ) -> None:
         self._every = every
         self.units = Units(layers)
@@ -41,11 +41,7 @@ class Closer:
         self.units.begin()
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
-        # args begins with the optimizer itself.
-        closure = kwargs.get("closure") is not None or any(
-            callable(each) and not isinstance(each, Optimizer) for each in args
-        )
-        self.book.before(looking=self._looks(self._step), closure=closure)
+        self.book.before(looking=self._looks(self._step), closure=has_closure(args, kwargs))
 
     def _looks(self, step: int) -> bool:
         """Of the steps that are measured."""

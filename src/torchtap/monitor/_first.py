@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchtap.hooks import Layer
 from torchtap.monitor._keys import Key, KeyTable
+from torchtap.monitor._layers import WatchedLayer
 from torchtap.monitor.stats import derive
 
 _SHOWN = 3  # measurements before it, in words
@@ -76,7 +76,7 @@ class FirstNonfinite:
 
 
 def first_of(
-    step: int, numbers: np.ndarray, raw: np.ndarray, keys: KeyTable, layers: Sequence[Layer]
+    step: int, numbers: np.ndarray, raw: np.ndarray, keys: KeyTable, layers: Sequence[WatchedLayer]
 ) -> FirstNonfinite | None:
     """The first of a step's rows, which are in the order of measurement, that holds such a value."""
     bad = np.flatnonzero(raw[:, _NONFINITE] > 0)

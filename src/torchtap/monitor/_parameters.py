@@ -28,13 +28,13 @@ class ParameterNorms:
     """All that were ever measured: their numbers."""
     _numbers: dict[str, int] = field(default_factory=dict)
     _before: dict[str, Tensor] = field(default_factory=dict)
-    _gradients: dict[str, Tensor] = field(default_factory=dict)
+    _gradients: dict[str, Tensor] | None = None
 
-    def before(self, model: nn.Module) -> None:
-        """Right before the optimizer's step: gradients are there and complete."""
+    def before(self, model: nn.Module, *, closure: bool = False) -> None:
+        """Right before the optimizer's step: gradients are there and complete, unless a closure is to make them."""
         named = _measurable(model)
         self._before = {name: _sample(parameter).clone() for name, parameter in named.items()}
-        self._gradients = root_mean_squares(_gradients(named))
+        self._gradients = None if closure else root_mean_squares(_gradients(named))
 
     def after(self, model: nn.Module) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
         """Right after it: what gives the numbers of the parameters [n] and their points [n, 8].
@@ -44,12 +44,12 @@ class ParameterNorms:
         named = _measurable(model)
         values = root_mean_squares(named)
         gradients, before = self._gradients, self._before
-        if not before:  # nobody called before the step
+        if gradients is None:  # nobody called before the step, or a closure has made them in it
             gradients = root_mean_squares(_gradients(named))
         moved = {name: _sample(p) - before[name] for name, p in named.items() if name in before}
         updates = root_mean_squares(moved)
         sampled = root_mean_squares({name: before[name] for name in moved})
-        self._before, self._gradients = {}, {}
+        self._before, self._gradients = {}, None
         numbers = np.array([self._number(name) for name in values], dtype=np.int64)
         reads = [_read(values, each) for each in (values, gradients, updates, sampled)]
 

@@ -264,8 +264,8 @@ def _notes(watch: Watch, layers: Sequence[LayerLine]) -> Iterator[str]:
     first = watch.first_nonfinite()
     if first is not None:
         yield f"first NaN or Inf: {first}"
-    for layer, why in watch.refused:
-        yield f"not watched: {layer.name or MODEL}: {why}"
+    for name, why in watch.refused:
+        yield f"not watched: {name or MODEL}: {why}"
     never = [layer.name or MODEL for layer in layers if not layer.calls]
     if never and watch.steps:
         more = f" and {len(never) - 3} more" if len(never) > 3 else ""

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtap.hooks import Hooks, Layer, on_gradient, tensors
+from torchtap.hooks import Hooks, on_gradient, tensors
 from torchtap.hooks.lifecycle import recomputing
+from torchtap.monitor._layers import WatchedLayer
 from torchtap.monitor._rows import read_later
 from torchtap.monitor.stats import refusal
 
@@ -67,7 +68,7 @@ class Look:
 class Units:
     """Looks at the layers of one model."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[WatchedLayer]) -> None:
         self._layers = layers
         self.looks: dict[int, Look] = {}
         self._hooks = Hooks()
@@ -80,8 +81,9 @@ class Units:
 
     def begin(self) -> None:
         """The step that begins is looked at."""
-        for number, layer in enumerate(self._layers):
-            if not layer.compiled:
+        for number, watched in enumerate(self._layers):
+            layer = watched.hookable()
+            if layer is not None and not layer.compiled:
                 self._hooks.add_with_inputs(layer, functools.partial(self._forward, number))
 
     def _forward(
@@ -214,7 +216,7 @@ class Units:
                     self.looks[number],
                     step,
                     given,
-                    rectifier=isinstance(self._layers[number].module, _RECTIFIERS),
+                    rectifier=issubclass(self._layers[number].known().type, _RECTIFIERS),
                 )
 
     @staticmethod

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,10 +22,12 @@ from torchtap.hooks import Hooks, Layer, select
 from torchtap.hooks.selection import Layers
 from torchtap.modes._by_module import ByModule
 from torchtap.monitor import _parameters, plots
+from torchtap.monitor._bookkeeping import has_closure
 from torchtap.monitor._closer import Closer
 from torchtap.monitor._first import FirstNonfinite, first_of
 from torchtap.monitor._frame import to_pandas
 from torchtap.monitor._layer_hook import LayerHook, PassHook
+from torchtap.monitor._layers import WatchedLayer
 from torchtap.monitor._parameters import ParameterNorms
 from torchtap.monitor._rows import Rows, merged, read_later
 from torchtap.monitor._scale import Unscaled
@@ -85,7 +87,10 @@ class Watch:
     ) -> None:
         _check(model, optimizer, every, parameters_every)
         chosen = select(model, layers)
-        self.layers: list[Layer] = _without_identities(chosen) if layers is None else chosen
+        chosen = _without_identities(chosen) if layers is None else chosen
+        self.layers: list[WatchedLayer] = [WatchedLayer(layer) for layer in chosen]
+        self.refused: list[tuple[str, str]] = []
+        """Layers that could not be hooked: name, and the reason in words."""
         self.every = every
         self.parameters_every = parameters_every
         self.skipped = 0
@@ -111,7 +116,7 @@ class Watch:
                 self._closer = Closer(model, self.layers, optimizer, every)
             if writers:
                 self._background = Background(writers, self._about(model), block=block)
-            self._attach(model, optimizer, gradients, zeros)
+            self._attach(model, chosen, optimizer, gradients, zeros)
         except BaseException:
             self.close()
             raise
@@ -120,13 +125,20 @@ class Watch:
         weakref.finalize(self, _detach, self._hooks, self._handles, self._state, self._closer)
 
     def _attach(
-        self, model: nn.Module, optimizer: Optimizer | None, gradients: bool, zeros: bool | None
+        self,
+        model: nn.Module,
+        layers: Sequence[Layer],
+        optimizer: Optimizer | None,
+        gradients: bool,
+        zeros: bool | None,
     ) -> None:
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(layers):
             counted = isinstance(layer.module, RECTIFIERS) if zeros is None else zeros
             hook = LayerHook(self._state, number, zeros=counted, gradients=gradients)
             self.layer_hooks.append(hook)
             self._hooks.add(layer, hook)
+        self.refused = [(layer.name, why) for layer, why in self._hooks.refused]
+        self._hooks.refused.clear()  # they hold modules
         begins = PassHook(self._state)
         self._handles.append(model.register_forward_pre_hook(begins, with_kwargs=True))
         if optimizer is not None:
@@ -143,11 +155,6 @@ class Watch:
         return self._model()
 
     @property
-    def refused(self) -> list[tuple[Layer, str]]:
-        """The layers that could not be hooked, each with the reason in words."""
-        return self._hooks.refused
-
-    @property
     def steps(self) -> int:
         """Training steps that have ended."""
         return self._state.step
@@ -155,9 +162,9 @@ class Watch:
     def _measures_parameters(self) -> bool:
         return self._state.step % self.parameters_every == 0
 
-    def _before_optimizer(self, *_: object) -> None:
+    def _before_optimizer(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._measures_parameters() and (model := self._model()) is not None:
-            self._parameters.before(model)
+            self._parameters.before(model, closure=has_closure(args, kwargs))
 
     def _after_optimizer(self, optimizer: Optimizer, *_: object) -> None:
         groups = optimizer.param_groups

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtap.hooks import Layer
 from torchtap.monitor._batches import Batches
+from torchtap.monitor._layers import WatchedLayer, fan_in
+from torchtap.monitor._parameters import without_wrappers
 from torchtap.monitor._units import Look
 from torchtap.monitor.history import Series
 
@@ -19,34 +20,6 @@ if TYPE_CHECKING:
     from torchtap.monitor._closer import Closer
     from torchtap.monitor._first import FirstNonfinite
     from torchtap.monitor._watch import Watch
-
-FACTS = (
-    "in_features",
-    "out_features",
-    "in_channels",
-    "out_channels",
-    "kernel_size",
-    "groups",
-    "num_features",
-    "num_groups",
-    "normalized_shape",
-    "num_embeddings",
-    "embedding_dim",
-    "padding_idx",
-    "embed_dim",
-    "num_heads",
-    "input_size",
-    "hidden_size",
-    "nonlinearity",
-    "eps",
-    "momentum",
-    "track_running_stats",
-    "p",
-    "inplace",
-    "negative_slope",
-    "dim",
-)
-"""Attributes of modules that are kept with a layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,22 +218,21 @@ def _layers(watch: Watch, closer: Closer) -> Iterator[LayerRun]:
             series = watch._history.series(number)
             if len(series):
                 calls.setdefault(key.layer, []).append((key.call, series))
-    before: Layer | None = None
+    before: WatchedLayer | None = None
     for place, number in enumerate([*ran, *silent]):
         layer = watch.layers[number]
+        known = layer.known()
         after = watch.layers[ran[place + 1]].kind if place + 1 < len(ran) else ""
         yield LayerRun(
             name=layer.name,
             names=layer.names,
             kind=layer.kind,
-            facts=_facts(layer.module),
-            fan_in=_fan_in(layer.module),
+            facts=known.facts,
+            fan_in=known.fan_in,
             calls=watch.layer_hooks[number].calls,
             order=place if number in looks else -1,
-            training=looks[number].training if number in looks else layer.module.training,
-            parameters=tuple(
-                f"{layer.name}.{name}".lstrip(".") for name, _ in layer.module.named_parameters(recurse=False)
-            ),
+            training=looks[number].training if number in looks else known.training,
+            parameters=tuple(f"{layer.name}.{name}".lstrip(".") for name in known.parameters),
             output=first.get((number, "output")),
             gradient=first.get((number, "gradient")),
             by_call=tuple(series for _, series in sorted(calls.get(number, ()), key=lambda each: each[0])),
@@ -269,31 +241,8 @@ def _layers(watch: Watch, closer: Closer) -> Iterator[LayerRun]:
             before_kind=before.kind if before is not None else "",
             after_kind=after,
         )
-        if _fan_in(layer.module) is not None:
+        if known.fan_in is not None:
             before = layer
-
-
-def _facts(module: nn.Module) -> dict[str, Any]:
-    found = {name: getattr(module, name) for name in FACTS if hasattr(module, name)}
-    return {
-        name: value
-        for name, value in found.items()
-        if isinstance(value, (int, float, str, tuple)) and not isinstance(value, Tensor)
-    }
-
-
-def _fan_in(module: nn.Module) -> int | None:
-    """Inputs of one unit; None for a module without a weight matrix."""
-    if isinstance(module, nn.Embedding):
-        return None
-    own = module._parameters  # never an attribute: a parametrization would compute it, and may change by that
-    weight = own.get("weight")
-    if isinstance(weight, Tensor) and weight.dim() >= 2:
-        transposed = type(module).__name__.startswith("ConvTranspose")
-        return int(weight.numel() // weight.shape[1 if transposed else 0])
-    recurrent = own.get("weight_hh_l0")
-    recurrent = recurrent if recurrent is not None else own.get("weight_hh")
-    return int(recurrent.shape[1]) if isinstance(recurrent, Tensor) else None
 
 
 def _parameters(
@@ -307,12 +256,13 @@ def _parameters(
     }
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
+        names.setdefault(id(parameter), []).append(without_wrappers(model, name))
     modules = dict(model.named_modules())
     never = book.never_gradient()
     numbers = {name: number for number, name in enumerate(watch._parameters.names)}
-    for name, parameter in model.named_parameters():
-        holder = modules.get(name.rpartition(".")[0])
+    for path, parameter in model.named_parameters():
+        holder = modules.get(path.rpartition(".")[0])
+        name = without_wrappers(model, path)
         series = watch._parameter_history.series(numbers.get(name, 1 << 40))
         group = groups.get(id(parameter))
         now = _now(parameter, holder)
@@ -327,9 +277,9 @@ def _parameters(
             in_optimizer=None if optimizer is None else group is not None,
             lr=float(group["lr"]) if group is not None else None,
             weight_decay=float(group.get("weight_decay", 0)) if group is not None else None,
-            had_gradient=name not in never,
-            moved=moved.get(name, True),
-            moved_in_step=name in book.moved_in_step,
+            had_gradient=path not in never,
+            moved=moved.get(path, True),
+            moved_in_step=path in book.moved_in_step,
             **now,
             steps=series.first_step,
             value=series.values[:, 0],
@@ -359,10 +309,10 @@ def _now(parameter: Tensor, holder: nn.Module | None) -> dict[str, Any]:
 
 def _is_fresh(value: Tensor, holder: nn.Module | None) -> bool:
     """Uniform up to ±1 / sqrt(fan_in), as nn.Linear and convolutions are made: 64 values and more show it."""
-    fan_in = _fan_in(holder) if isinstance(holder, (nn.Linear, nn.modules.conv._ConvNd)) else None
-    if fan_in is None or value.numel() < 64:
+    inputs = fan_in(holder) if isinstance(holder, (nn.Linear, nn.modules.conv._ConvNd)) else None
+    if inputs is None or value.numel() < 64:
         return False
-    bound = float(fan_in) ** -0.5
+    bound = float(inputs) ** -0.5
     rms, high = float(value.float().square().mean().sqrt()), float(value.abs().amax())
     return bool(0.93 * bound < high <= 1.0001 * bound and abs(rms / bound * 3**0.5 - 1) < 0.15)
 
@@ -403,7 +353,7 @@ def _copies(closer: Closer, model: nn.Module) -> Iterator[tuple[str, str]]:
                 and a.data_ptr() != b.data_ptr()
                 and closer.book.start_equal(one, other)
             ):
-                yield one, other
+                yield without_wrappers(model, one), without_wrappers(model, other)
 
 
 def _shared(model: nn.Module) -> Iterator[tuple[str, str]]:
@@ -415,5 +365,5 @@ def _shared(model: nn.Module) -> Iterator[tuple[str, str]]:
             continue
         place = parameter.device, parameter.data_ptr(), tuple(parameter.shape)
         if place in at:
-            yield at[place], name
-        at.setdefault(place, name)
+            yield at[place], without_wrappers(model, name)
+        at.setdefault(place, without_wrappers(model, name))

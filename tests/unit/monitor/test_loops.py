@@ -127,3 +127,52 @@ def test_a_part_that_is_validated_after_training_is_not_measured() -> None:
             with torch.no_grad():
                 model[0](x)
     assert w.series("0")["count"].tolist() == [3 * 8] * 4
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_gradients_are_those_that_the_closure_made(by_name: bool) -> None:
+    """The gradients that stand there before a step with a closure are of no step at all."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(8, 3)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 77.0)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    with watch(model, optimizer, parameters_every=1) as w:
+        for _ in range(2):
+            optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+    assert model.weight.grad is not None
+    rows = w._parameter_history.series(w._parameters.names.index("weight")).values
+    assert rows[1, 1] == pytest.approx(float(model.weight.grad.square().mean().sqrt()), rel=1e-6)
+    assert rows[0, 1] < 10
+    assert rows[0, 2] > 0  # the update
+    assert w.steps == 2
+
+
+def test_lbfgs_is_one_step_of_many_passes() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
+    x = torch.randn(8, 3)
+    passes = 0
+
+    def closure() -> Tensor:
+        nonlocal passes
+        passes += 1
+        optimizer.zero_grad()
+        loss: Tensor = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    with watch(model, optimizer) as w:
+        for _ in range(3):
+            optimizer.step(closure)
+    assert (w.steps, w.run().passes) == (3, passes)
+    assert w.diagnose() == []

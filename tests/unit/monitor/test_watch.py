@@ -399,6 +399,29 @@ def test_a_watch_keeps_no_model_alive_and_goes_with_its_last_reference():
     assert not other._forward_hooks
 
 
+@pytest.mark.parametrize("close_first", [False, True])
+def test_what_was_measured_stays_when_the_model_with_all_its_layers_is_gone(close_first: bool) -> None:
+    model = nn.Sequential(nn.Linear(2, 4), nn.Sequential(nn.BatchNorm1d(4), nn.ReLU()), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    w = watch(model, optimizer)
+    for _ in range(12):
+        optimizer.zero_grad()
+        model(torch.randn(8, 2)).sum().backward()
+        optimizer.step()
+    if close_first:
+        w.close()
+    alive = [weakref.ref(each) for each in (*model.modules(), *model.parameters(), optimizer)]
+    del model, optimizer
+    gc.collect()
+    assert [each() for each in alive] == [None] * len(alive)
+    run = w.run()
+    assert [each.name for each in run.layers] == ["0", "1.0", "1.1", "2"]
+    assert run.layers[0].fan_in == 2
+    assert run.layers[1].facts["num_features"] == 4
+    assert "BatchNorm1d" in str(w.summary())
+    assert w.diagnose() == w.diagnose()
+
+
 def test_an_exception_in_the_forward_leaves_it_working():
     model = nn.Sequential(nn.Linear(2, 2))
     with watch(model) as w:
