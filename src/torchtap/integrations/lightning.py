@@ -64,7 +64,7 @@ class WatchCallback(Callback):
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Optimizer) -> None:  # noqa: ARG002
         """Lightning runs the backward within `optimizer.step(closure)`: only here gradients are there."""
         if self.watch is not None and len(trainer.optimizers) == 1:
-            self.watch._before_optimizer()
+            self.watch.before_step()
 
     def on_train_batch_end(
         self,

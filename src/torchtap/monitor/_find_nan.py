@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torchtap.hooks import select, tensors
 from torchtap.hooks.lifecycle import Quiet
 from torchtap.monitor._causes import cause_of
+from torchtap.monitor._keys import input_name
 from torchtap.monitor._ops import Looking, Origin, Values, Where, _Stop, values_of
 
 
@@ -68,7 +70,9 @@ def _at(origin: Origin | None) -> str:
         return what
     module = "" if where.module is None else f" of {where.module or 'the model itself'} ({where.kind})"
     call = f", call {where.call + 1}" if where.call else ""
-    line = f", at {where.place}: {where.place.text}" if where.place else ""
+    line = f", at {where.place}" if where.place else ""
+    if where.place and where.place.text:  # it cannot be read where the code came from a string
+        line += f": {where.place.text}"
     return f"{what}{module}{call}{line}"
 
 
@@ -96,12 +100,26 @@ def find_nan(
     >>> report.origin.operator, report.origin.where.module
     ('aten.log', '1')
     """
-    given = tuple(_given(model, batch))
+    if isinstance(batch, Mapping):
+        return look_for_nan(model, (), dict(batch), loss, backward=backward)
+    return look_for_nan(model, batch if isinstance(batch, tuple) else (batch,), {}, loss, backward=backward)
+
+
+def look_for_nan(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    loss: Callable[[Any], Tensor] | None,
+    *,
+    backward: bool,
+) -> NanReport:
+    """`find_nan`, given what the model is called with."""
+    given = tuple(_given(model, args, kwargs))
     if given:
         return NanReport(None, None, given)
     looking = Looking()
     with _kept(model), _modules_told(model, looking):
-        finite = _run(model, batch, loss, looking, backward)
+        finite = _run(functools.partial(model, *args, **kwargs), model, loss, looking, backward)
     origin = looking.infinite or looking.nan
     if finite:
         return NanReport(None, None, (), harmless=looking.infinite)
@@ -109,15 +127,15 @@ def find_nan(
 
 
 def _run(
-    model: nn.Module, batch: Any, loss: Callable[[Any], Tensor] | None, looking: Looking, backward: bool
+    forward: Callable[[], Any],
+    model: nn.Module,
+    loss: Callable[[Any], Tensor] | None,
+    looking: Looking,
+    backward: bool,
 ) -> bool:
     """Whether the loss, and all gradients of parameters, are finite."""
     with contextlib.suppress(_Stop), torch.enable_grad(), looking:
-        if isinstance(batch, Mapping):
-            output = model(**batch)
-        else:
-            output = model(*batch) if isinstance(batch, tuple) else model(batch)
-        value = _loss(output, loss)
+        value = _loss(forward(), loss)
         if backward and value.requires_grad:
             looking.backward = True
             value.backward()  # type: ignore[no-untyped-call]
@@ -144,13 +162,14 @@ def _loss(output: Any, loss: Callable[[Any], Tensor] | None) -> Tensor:
     return torch.stack(floating).sum()
 
 
-def _given(model: nn.Module, batch: Any) -> Iterator[tuple[str, Values]]:
+def _given(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Values]]:
     """What is not finite before anything runs. Infinite buffers and inputs are masks as a rule: only NaN counts."""
     for name, parameter in model.named_parameters():
         if _is_looked_at(parameter) and not bool(torch.isfinite(parameter).all()):
             yield f"parameter {name}", values_of(parameter)
     others = [(f"buffer {name}", buffer) for name, buffer in model.named_buffers()]
-    for name, tensor in [*others, *((f"input {path}".rstrip(), each) for path, each in tensors(batch))]:
+    inputs = [(input_name(path), each) for path, each in tensors((args, kwargs))]
+    for name, tensor in [*others, *inputs]:
         if _is_looked_at(tensor) and bool(torch.isnan(tensor).any()):
             yield name, values_of(tensor)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from torch import nn
 
-from torchtap.monitor._keys import Key, KeyTable
+from torchtap.monitor._keys import Key, KeyTable, input_name
 from torchtap.monitor._layers import WatchedLayer
+from torchtap.monitor._ops import Values, values_of
+from torchtap.monitor._parameters import is_plain, local
+from torchtap.monitor._rerun import Rerun
 from torchtap.monitor.stats import derive
 
 _SHOWN = 3  # measurements before it, in words
@@ -26,9 +31,9 @@ class Measured:
     """As `stats.derive` names them."""
 
     def __str__(self) -> str:
-        what = {"input": "input", "output": "output", "gradient": "gradient of the output"}[
-            self.key.direction
-        ]
+        if self.key.direction == "input":
+            return f"{input_name(self.key.path)} of the model itself"
+        what = {"output": "output", "gradient": "gradient of the output"}[self.key.direction]
         path = f" {self.key.path}" if self.key.path else ""
         of = f" of {self.layer or 'the model itself'}"
         call = f" (call {self.key.call + 1})" if self.key.call else ""
@@ -53,6 +58,12 @@ class FirstNonfinite:
     """How many values it has."""
     before: tuple[Measured, ...]
     """In the order of measurement."""
+    weights: tuple[tuple[str, Values], ...] = ()
+    """Of that layer, by name: right before the optimizer's step, or as `weights_of` says."""
+    weights_of: str = ""
+    """"now" where nobody looked before the step: on a GPU that would wait, and `step()` comes after it."""
+    rerun: Rerun | None = None
+    """With `watch(keep_batch=True)`: what came of running the batch again."""
 
     @property
     def layer(self) -> str:
@@ -72,7 +83,19 @@ class FirstNonfinite:
         for each in self.before[-_SHOWN:]:
             low, high, rms = (each.values[name] for name in ("min", "max", "rms"))
             lines.append(f"  before it: {each}: {low:.3g} to {high:.3g}, rms {rms:.3g}")
+        when = f" ({self.weights_of})" if self.weights_of else ""
+        lines += [f"  its {name}{when}: {values}" for name, values in self.weights]
+        if self.rerun is not None:
+            lines.append(textwrap.indent(str(self.rerun), "  "))
         return "\n".join(lines)
+
+
+def weights_of(module: nn.Module | None) -> tuple[tuple[str, Values], ...]:
+    """Of a layer's own parameters. Waits for the device."""
+    if module is None:
+        return ()
+    own = [(name, local(each)) for name, each in module.named_parameters(recurse=False) if is_plain(each)]
+    return tuple((name, values_of(each)) for name, each in own)
 
 
 def first_of(

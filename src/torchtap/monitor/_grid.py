@@ -109,7 +109,8 @@ def tensors_of(watch: Watch, direction: Direction) -> Grid:
     all_series = series_of(watch)
     groups: dict[tuple[int, str], list[Series]] = {}
     for key, series in all_series:
-        if key.direction == direction:
+        of_layer = key.layer >= 0 or direction == "input"  # the model's own output is mostly that of a layer again
+        if key.direction == direction and of_layer:
             groups.setdefault((key.layer, key.path), []).append(series)
     several = Counter(layer for layer, _ in groups)
     kinds = [printable(layer.kind) for layer in watch.layers]

@@ -15,7 +15,7 @@ class Key(NamedTuple):
     """Of one row."""
 
     layer: int
-    """Its place in `Watch.layers`; -1 is the model itself, of which the inputs are measured."""
+    """Its place in `Watch.layers`; -1 is the model itself, where it is none of them."""
     call: int
     """0 for the layer's first call in a forward of the model."""
     path: str
@@ -49,3 +49,14 @@ class KeyTable:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+
+def input_name(path: str) -> str:
+    """The input at this place of `(args, kwargs)`, as its user would say.
+
+    >>> input_name("0.0"), input_name("1.input_ids"), input_name("0.2.mask.0")
+    ('input 0', 'input input_ids', 'input 2[mask.0]')
+    """
+    _, _, rest = path.partition(".")
+    name, _, inner = rest.partition(".")
+    return f"input {name}" + (f"[{inner}]" if inner else "")

@@ -66,12 +66,16 @@ class HostRows:
             self._all = new + self._all
             self.free = new
 
+    def now(self) -> Rows:
+        """The rows until now."""
+        used = len(self._all) - len(self.free)
+        rows = np.concatenate(self._chunks)[:used] if used else np.empty((0, ROW))
+        return np.array(self.numbers[:used], dtype=np.int64), rows
+
     def take(self) -> Callable[[], Rows]:
         """End the step: what gives its rows, now or later."""
         with self._lock:
-            used = len(self._all) - len(self.free)
-            rows = np.concatenate(self._chunks)[:used] if used else np.empty((0, ROW))
-            taken = np.array(self.numbers[:used], dtype=np.int64), rows
+            taken = self.now()
             self.free = self._all.copy()
         return lambda: taken
 
@@ -99,6 +103,15 @@ class DeviceRows:
                 self._rows += self._chunks[-1].unbind(0)
             self._numbers.append(number)
             return self._rows[index]
+
+    def now(self) -> Rows:
+        """The rows until now. Waits for the device."""
+        with self._lock:
+            numbers = np.array(self._numbers, dtype=np.int64)
+            rows = (
+                torch.cat(self._chunks)[: len(numbers)].cpu().numpy() if len(numbers) else np.empty((0, ROW))
+            )
+        return numbers, rows
 
     def take(self) -> Callable[[], Rows]:
         """End the step: what gives its rows; it waits where the copy has not ended."""

@@ -11,7 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 from torchtap.monitor._keys import KeyTable
 from torchtap.monitor._rows import Rows, read_later
 
-_PASSES = 1 << 32
+PASSES = 1 << 32
 """A row's number is its key's plus this times its pass, where there is a scaler."""
 
 
@@ -35,7 +35,7 @@ class Scale:
     @property
     def tag(self) -> int:
         """What the numbers of this pass' rows are raised by."""
-        return _PASSES * (len(self._of_passes) - 1) if self._of_passes else 0
+        return PASSES * (len(self._of_passes) - 1) if self._of_passes else 0
 
     def begin_pass(self) -> None:
         """A forward of the model begins: its backward will run under the scale of now."""
@@ -62,15 +62,15 @@ class Scale:
 
         def unscaled(rows: Rows, keys: KeyTable) -> Unscaled:
             numbers, raw = rows
-            gradients = keys.are_gradients(numbers % _PASSES)
+            gradients = keys.are_gradients(numbers % PASSES)
             scales = np.array([read() for read in of_passes] or [1.0])
-            passes = numbers // _PASSES
+            passes = numbers // PASSES
             skipped = scales > now()
             raw = raw.copy()
             of_rows = scales[passes]
             raw[gradients, :3] /= of_rows[gradients, None]
             raw[gradients, 3] /= of_rows[gradients] ** 2
             kept = ~(gradients & skipped[passes])
-            return Unscaled(numbers[kept] % _PASSES, raw[kept], int(skipped.sum()))
+            return Unscaled(numbers[kept] % PASSES, raw[kept], int(skipped.sum()))
 
         return unscaled

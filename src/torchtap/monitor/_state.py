@@ -5,18 +5,20 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.amp.grad_scaler import GradScaler
 
-from torchtap.monitor._keys import KeyTable
+from torchtap.monitor._keys import Key, KeyTable
 from torchtap.monitor._rows import DeviceRows, HostRows, Rows
-from torchtap.monitor._scale import Scale
+from torchtap.monitor._scale import PASSES, Scale
 from torchtap.monitor.stats import device_row, host_row, kernel, refusal
 from torchtap.monitor.stats.host import SHORT
 from torchtap.monitor.stats.kernel import TYPES, Kernel
 from torchtap.monitor.stats.refusing import PLAIN
+from torchtap.monitor.stats.rows import NONFINITE
 
 _STRIDED = torch.strided
 _is_functional = torch._is_functional_tensor
@@ -97,6 +99,16 @@ class State:
     def _rows_on(self, device: torch.device) -> DeviceRows:
         rows = self._devices.get(device)
         return self._devices.setdefault(device, DeviceRows(device)) if rows is None else rows
+
+    def first_nonfinite_now(self, *, wait: bool) -> Key | None:
+        """Which of this step's rows until now is the first that is not finite; `wait`: those on devices, too."""
+        of = [self._host, *(self._devices.values() if wait else ())]
+        for rows in of:
+            numbers, raw = rows.now()
+            bad = np.flatnonzero(raw[:, NONFINITE] > 0)
+            if len(bad):
+                return self.keys[int(numbers[bad[0]]) % PASSES]
+        return None
 
     def take(self) -> list[Callable[[], Rows]]:
         """End the step: what gives its rows, one for each device."""

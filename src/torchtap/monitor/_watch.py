@@ -7,7 +7,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +19,19 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.hooks import Hooks, Layer, select
+from torchtap.hooks.lifecycle import Quiet
 from torchtap.hooks.selection import Layers
 from torchtap.modes._by_module import ByModule
 from torchtap.monitor import _parameters, plots
 from torchtap.monitor._bookkeeping import has_closure
 from torchtap.monitor._closer import Closer
-from torchtap.monitor._first import FirstNonfinite, first_of
+from torchtap.monitor._first import FirstNonfinite, first_of, weights_of
 from torchtap.monitor._frame import to_pandas
 from torchtap.monitor._layer_hook import LayerHook, PassHook
 from torchtap.monitor._layers import WatchedLayer
+from torchtap.monitor._ops import Values
 from torchtap.monitor._parameters import ParameterNorms
+from torchtap.monitor._rerun import KeptBatch, Rerun
 from torchtap.monitor._rows import Rows, merged, read_later
 from torchtap.monitor._scale import Unscaled
 from torchtap.monitor._state import State
@@ -83,6 +86,7 @@ class Watch:
         writers: Sequence[Writer] = (),
         block: bool = False,
         look_closer: bool = True,
+        keep_batch: bool = False,
         device_path: bool = False,
     ) -> None:
         _check(model, optimizer, every, parameters_every)
@@ -108,9 +112,13 @@ class Watch:
         self._closed_run: Run | None = None
         self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         self._closer: Closer | None = None
+        self._kept = KeptBatch() if keep_batch else None
+        self._at_first: tuple[tuple[tuple[str, Values], ...], Rerun | None] | None = None
+        """Weights of the layer of the first value that was not finite, and what running the batch again gave."""
         self._hooks = Hooks()
         self._handles: list[RemovableHandle] = []
         self.layer_hooks: list[LayerHook] = []
+        self._of_model: LayerHook | None = None
         try:
             if look_closer:
                 self._closer = Closer(model, self.layers, optimizer, every)
@@ -139,8 +147,15 @@ class Watch:
             self._hooks.add(layer, hook)
         self.refused = [(layer.name, why) for layer, why in self._hooks.refused]
         self._hooks.refused.clear()  # they hold modules
+        if type(model) is not nn.Sequential and all(layer.module is not model for layer in layers):
+            # What it does itself with what its layers gave. Of a Sequential that is the last layer's output.
+            self._of_model = LayerHook(self._state, -1, zeros=False, gradients=gradients)
+            self._handles.append(model.register_forward_hook(self._of_model))
         begins = PassHook(self._state)
         self._handles.append(model.register_forward_pre_hook(begins, with_kwargs=True))
+        if self._kept is not None:
+            self._handles.append(model.register_forward_pre_hook(Quiet(self._begins), with_kwargs=True))
+            self._handles.append(model.register_forward_hook(Quiet(self._kept.ends)))
         if optimizer is not None:
             self._handles.append(optimizer.register_step_pre_hook(self._before_optimizer))
             self._handles.append(optimizer.register_step_post_hook(self._after_optimizer))
@@ -162,9 +177,37 @@ class Watch:
     def _measures_parameters(self) -> bool:
         return self._state.step % self.parameters_every == 0
 
+    def _begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward begins: the batch of the one before is kept where that was not finite."""
+        kept = self._kept
+        if kept is None or torch.compiler.is_compiling():
+            return
+        kept.held = kept.held or (
+            self._first is None and self._state.first_nonfinite_now(wait=True) is not None
+        )
+        kept.begins(module, args, kwargs)
+
+    def _look_for_nonfinite(self) -> None:
+        """Right before the optimizer's step: afterwards the weights are others, or NaN."""
+        if self._first is not None or self._at_first is not None:
+            return
+        key = self._state.first_nonfinite_now(wait=self._kept is not None)
+        if key is None:
+            return
+        model = self._model()
+        layer = self.layers[key.layer].module if key.layer >= 0 else None
+        rerun = self._kept.run(model) if self._kept is not None and model is not None else None
+        self._at_first = weights_of(layer), rerun
+
     def _before_optimizer(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.before_step(closure=has_closure(args, kwargs))
+
+    def before_step(self, *, closure: bool = False) -> None:
+        """Right before the optimizer's step, gradients complete, or to be made by its closure. The optimizer's hook
+        does this by itself."""
+        self._look_for_nonfinite()
         if self._measures_parameters() and (model := self._model()) is not None:
-            self._parameters.before(model, closure=has_closure(args, kwargs))
+            self._parameters.before(model, closure=closure)
 
     def _after_optimizer(self, optimizer: Optimizer, *_: object) -> None:
         groups = optimizer.param_groups
@@ -197,6 +240,8 @@ class Watch:
             self._closer.step()
         ended = _Ended(state.step, state.take(), state.scale.take(), parameters, self._given)
         self._given = {}
+        if self._kept is not None:
+            self._kept.drop()
         state.next_step()
         self._flush()
         self._ended = ended
@@ -224,12 +269,25 @@ class Watch:
             if self._background is not None:
                 self._background.put(self._record(ended.step, scalars, numbers, made, norms))
         if self._first is None and (first := first_of(ended.step, numbers, raw, keys, self.layers)):
-            self._first = first
+            self._first = first = self._with_weights(first)
             warnings.warn(str(first), WatchWarning, stacklevel=2)
+        self._at_first = None  # of a step that a GradScaler left out, or used
         if norms is not None:
             self._parameter_history.add(ended.step, *norms)
         if scalars:
             self._scalars.add(ended.step, scalars)
+
+    def _with_weights(self, first: FirstNonfinite) -> FirstNonfinite:
+        if self._at_first is not None:
+            weights, rerun = self._at_first
+            return replace(first, weights=weights, rerun=rerun)
+        rerun = None
+        if self._kept is not None:
+            rerun = Rerun(
+                None, "its weights are gone: give the optimizer to watch(), which then looks before its step"
+            )
+        module = self.layers[first.key.layer].module if first.key.layer >= 0 else None
+        return replace(first, weights=weights_of(module), weights_of="now", rerun=rerun)
 
     def _record(
         self,
@@ -410,6 +468,7 @@ def watch(
     writers: Sequence[Writer] = (),
     block: bool = False,
     look_closer: bool = True,
+    keep_batch: bool = False,
 ) -> Watch:
     """Watch what the layers of `model` give, and the gradients that come back, in each step of a training.
 
@@ -423,7 +482,9 @@ def watch(
     skipped steps left out. `writers`: where each step is written, see `torchtap.monitor.writers`; a step that finds
     256 waiting is dropped and counted, or with `block` waits. `look_closer`: in each tenth step, and in some of the
     first, look at what `torchtap.diagnose` needs beyond these statistics, such as dead units; on a GPU that waits for
-    it.
+    it. `keep_batch`: keep the inputs of the latest forward (no copies), and where a step was not finite run it again
+    with a copy of the model before the optimizer steps, so that `first_nonfinite()` names the operation, too; on a GPU
+    that waits once a forward.
 
     Outputs, gradients, random numbers and `state_dict()` are what they are without. Hooks are no part of copies and
     files of the model. A step holds one row of 64 bytes for each tensor; the history holds some 3 KB for each layer,
@@ -457,4 +518,5 @@ def watch(
         writers=writers,
         block=block,
         look_closer=look_closer,
+        keep_batch=keep_batch,
     )

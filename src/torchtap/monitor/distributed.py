@@ -12,6 +12,7 @@ from torch import Tensor, distributed, nn
 from torchtap.hooks.names import places
 from torchtap.modes._torch import default_store
 from torchtap.monitor._checksums import checksums
+from torchtap.monitor._first import FirstNonfinite
 from torchtap.monitor._packing import packed, parameter_of, unpacked
 from torchtap.monitor._parameters import is_plain, local, root_mean_squares, without_wrappers
 from torchtap.monitor._watch import Watch
@@ -72,9 +73,16 @@ def _view(watch: Watch, rank: int) -> Rank:
         scalars={name: watch._scalars.series(name) for name in watch._scalars.names},
         parameters={} if model is None else _parameters(watch, model),
         evaluating=() if model is None else _evaluating(model),
-        first=None if first is None else replace(first, before=first.before[-_SHOWN:]),
+        first=None
+        if first is None
+        else replace(first, before=first.before[-_SHOWN:], weights=(), weights_of="", rerun=None),
         place=0 if first is None else len(first.before),
     )
+
+
+def _to_send(first: FirstNonfinite) -> FirstNonfinite:
+    """Without what was found out about its layer: each rank has told that itself."""
+    return replace(first, before=first.before[-_SHOWN:], weights=(), weights_of="", rerun=None)
 
 
 def _evaluating(model: nn.Module) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def test_nan_in_the_batch_of_one_rank_is_named(on_ranks: Told) -> None:
         [finding] = seen["findings"]
         assert (finding["id"], finding["where"]) == ("ranks.nonfinite", "")
         assert finding["seen"] == (
-            "rank 2 first, in step 3: 1 of 24 values of the input 0.0 of the model itself are NaN or infinite; "
+            "rank 2 first, in step 3: 1 of 24 values of the input 0 of the model itself are NaN or infinite; "
             "ranks 0, 1 later"
         )
         assert finding["cause"] == "the batch of rank 2 in step 3 holds NaN or infinity"

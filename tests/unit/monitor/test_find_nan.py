@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,7 +128,7 @@ def test_what_was_there_before_is_named_first():
     assert report.given[0][0] == "parameter 1.linear.weight"
     assert "1 NaN" in str(report)
     report = find_nan(net(lambda h: h), torch.tensor([[1.0, 2.0, torch.nan, torch.inf]]))
-    assert [name for name, _ in report.given] == ["input"]
+    assert [name for name, _ in report.given] == ["input 0"]
 
 
 def test_calls_of_one_module_are_told_apart():
@@ -198,3 +199,12 @@ def test_batches_by_position_and_by_name():
 def test_a_loss_that_is_no_tensor():
     with pytest.raises(TypeError, match="makes a tensor of the output; it gave a float"):
         find(net(lambda h: h), ONES, lambda output: 1.0)
+
+
+def test_a_line_whose_source_is_gone_is_named_without_it(tmp_path: Path) -> None:
+    space: dict[str, Any] = {"nn": nn}
+    code = "class Log(nn.Module):\n    def forward(self, x):\n        return x.log()\n"
+    exec(compile(code, str(tmp_path / "gone.py"), "exec"), space)
+    told = str(find_nan(space["Log"](), torch.tensor([-1.0]), torch.sum)).splitlines()[0]
+    assert told.startswith("NaN first in aten.log of the model itself (Log), at ")
+    assert told.endswith("gone.py:3")

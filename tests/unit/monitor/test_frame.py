@@ -49,7 +49,7 @@ class TestFrame:
                 return self.rnn(x)[0] + self.rnn(x)[1][0]
 
         frame = trained(Net(), 1).to_pandas()
-        of = frame["direction"] == "output"
+        of = (frame["direction"] == "output") & (frame["layer"] == "rnn")
         assert list(zip(frame["call"][of], frame["path"][of], strict=True)) == [
             (call, path) for call in (0, 1) for path in ("0", "1.0", "1.1")
         ]
