@@ -17,6 +17,7 @@ from torchtap._findings import printable
 from torchtap.hooks.names import WRAPPED
 from torchtap.monitor._keys import Direction, Key
 from torchtap.monitor._parameters import COLUMNS as PARAMETER_COLUMNS
+from torchtap.monitor._units import RECTIFIERS
 from torchtap.monitor.history import COLUMNS, Series, pooled
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _NONFINITE, _COUNT = COLUMNS.index("nonfinite"), COLUMNS.index("count")
 MODEL = "(model)"
+_MANY = 0.5
+"""Share of a layer's units that are dead, from which it is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,9 @@ def tensors_of(watch: Watch, direction: Direction) -> Grid:
     all_series = series_of(watch)
     groups: dict[tuple[int, str], list[Series]] = {}
     for key, series in all_series:
-        of_layer = key.layer >= 0 or direction == "input"  # the model's own output is mostly that of a layer again
+        of_layer = (
+            key.layer >= 0 or direction == "input"
+        )  # the model's own output is mostly that of a layer again
         if key.direction == direction and of_layer:
             groups.setdefault((key.layer, key.path), []).append(series)
     several = Counter(layer for layer, _ in groups)
@@ -124,6 +129,36 @@ def tensors_of(watch: Watch, direction: Direction) -> Grid:
         for layer, path in groups
     )
     return _grid(lines, list(groups.values()), [series for _, series in all_series], len(COLUMNS))
+
+
+def dead_of(watch: Watch) -> Grid:
+    """Layers whose units were followed: the share of those that gave nothing and got nothing, in the column "zeros".
+
+    Rectifying layers; where they are functions, the layers before them. A point is a closer look. No lines where nobody
+    looked closer.
+    """
+    looks = watch.looks()
+    shares = {number: looks[number].dead_shares for number in sorted(looks) if looks[number].dead_shares}
+    rectifying = {number for number in shares if issubclass(watch.layers[number].known().type, RECTIFIERS)}
+    shares = {number: some for number, some in shares.items() if not rectifying or number in rectifying}
+    steps = sorted({step for number in shares for step in looks[number].steps})
+    first = np.array(steps, dtype=np.int64)
+    values = np.full((len(shares), len(steps), len(COLUMNS)), np.nan, dtype=np.float32)
+    values[..., _NONFINITE:] = 0
+    for line, (number, some) in enumerate(shares.items()):
+        at = np.searchsorted(first, looks[number].steps[-len(some) :])
+        values[line, at, COLUMNS.index("zeros")] = some
+    lines = tuple(
+        Line(_label(watch, each, ""), each, "", printable(watch.layers[each].kind)) for each in shares
+    )
+    return Grid(lines, first, first, values)
+
+
+def dead_in_the_end(watch: Watch) -> dict[str, float]:
+    """Layers of which half of the units and more were dead in the last look, each with its share."""
+    grid = dead_of(watch)
+    last = grid["zeros"][:, -1] if len(grid) else ()
+    return {line.label: float(each) for line, each in zip(grid.lines, last, strict=True) if each >= _MANY}
 
 
 def _label(watch: Watch, layer: int, path: str) -> str:

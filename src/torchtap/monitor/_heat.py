@@ -47,12 +47,16 @@ _DECADES = 1e8
 """A logarithmic scale of colours goes no further down from its greatest value."""
 
 
-def heat(ax: Axes, title: str, grid: Grid, statistic: str) -> None:
-    """A statistic of n layers over m points as colours; red where there was NaN or Inf, empty where nothing was."""
+def heat(ax: Axes, title: str, grid: Grid, statistic: str, words: str = "") -> None:
+    """A statistic of n layers over m points as colours; red where there was NaN or Inf, empty where nothing was.
+
+    `words` stands at the colours, in place of the statistic's own.
+    """
     import matplotlib
     from matplotlib.colors import ListedColormap
 
-    words, scale = STATISTICS[statistic]
+    own, scale = STATISTICS[statistic]
+    words = words or own
     values = np.where(np.isfinite(grid[statistic]), grid[statistic], np.nan)
     norm = _norm(values, scale)
     if scale == "log":  # this scale has no place for 0: the lowest colour

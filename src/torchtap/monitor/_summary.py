@@ -13,7 +13,7 @@ import numpy as np
 
 from torchtap._findings import printable
 from torchtap.monitor._figure import shortened
-from torchtap.monitor._grid import MODEL, Grid, parameters_of, tensors_of
+from torchtap.monitor._grid import MODEL, Grid, dead_in_the_end, parameters_of, tensors_of
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions
@@ -188,7 +188,7 @@ def _line(watch: Watch, number: int, outputs: Grid, gradients: Grid, ratios: dic
         calls=watch.layer_hooks[number].calls,
         rms=_last(over_time),
         absmax=_last(_most(output["absmax"])),
-        zeros=_last(_weighted(output["zeros"], output["count"])),
+        zeros=_last_known(_weighted(output["zeros"], output["count"])),
         gradient=_last(np.sqrt(_weighted(gradient["rms"].astype(np.float64) ** 2, gradient["count"]))),
         ratio=ratios.get(number, math.nan),
         over_time=tuple(np.where(output.bad.any(0), np.nan, over_time)[output["count"].any(0)].tolist()),
@@ -216,6 +216,11 @@ def _most(values: np.ndarray) -> np.ndarray:
 def _last(values: np.ndarray) -> float:
     """Of the last point, be it NaN."""
     return float(values[-1]) if len(values) else math.nan
+
+
+def _last_known(values: np.ndarray) -> float:
+    """Of the last point that has one: without the C kernel zeros are counted in each tenth step only."""
+    return _last(values[np.isfinite(values)])
 
 
 def _bad_from(grid: Grid) -> int | None:
@@ -266,6 +271,11 @@ def _notes(watch: Watch, layers: Sequence[LayerLine]) -> Iterator[str]:
         yield f"first NaN or Inf: {first}"
     for name, why in watch.refused:
         yield f"not watched: {name or MODEL}: {why}"
+    if dead := dead_in_the_end(watch):
+        names = list(dead)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        told = ", ".join(f"{name} {dead[name]:.0%}" for name in names[:3])
+        yield f"dead units in the last look: {told}{more}"
     never = [layer.name or MODEL for layer in layers if not layer.calls]
     if never and watch.steps:
         more = f" and {len(never) - 3} more" if len(never) > 3 else ""

@@ -216,7 +216,7 @@ class Units:
                     self.looks[number],
                     step,
                     given,
-                    rectifier=issubclass(self._layers[number].known().type, _RECTIFIERS),
+                    rectifier=issubclass(self._layers[number].known().type, RECTIFIERS),
                 )
 
     @staticmethod
@@ -244,7 +244,7 @@ class Units:
             self.looks[number].touched = mask.cpu().numpy()
 
 
-_RECTIFIERS = (nn.ReLU, nn.ReLU6)
+RECTIFIERS = (nn.ReLU, nn.ReLU6)
 
 
 def _by_unit(tensor: Tensor, dimension: int, reduce: Callable[..., Tensor]) -> Tensor:

@@ -36,6 +36,7 @@ from torchtap.monitor._rows import Rows, merged, read_later
 from torchtap.monitor._scale import Unscaled
 from torchtap.monitor._state import State
 from torchtap.monitor._summary import Summary, summary_of
+from torchtap.monitor._units import Look
 from torchtap.monitor.history import History, Scalars, Series, points
 from torchtap.monitor.run import Run, run_of
 from torchtap.monitor.writers.background import Background
@@ -360,6 +361,13 @@ class Watch:
         what `log` was given. ImportError without pandas, ValueError for another word.
         """
         return to_pandas(self, of)
+
+    def looks(self) -> dict[int, Look]:
+        """What closer looks have seen until now, by the place in `layers`; nothing with `look_closer=False`."""
+        if self._closer is None:
+            return {}
+        self._closer.units.read()
+        return self._closer.units.looks
 
     def diagnose(self) -> Diagnoses:
         """What is wrong with this training until now, the likeliest root cause first: see `torchtap.diagnose`.

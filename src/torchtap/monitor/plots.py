@@ -6,6 +6,7 @@
 | `activation_map(w)` | a statistic of the outputs, layers by steps |
 | `activation_profile(w)` | the same over depth: median, least and greatest of the run |
 | `zero_fractions(w)` | the share of zeros in outputs, layers by steps; 1: the layer is dead |
+| `dead_units(w)` | the share of units that gave nothing and got no gradient, layers by closer looks |
 | `update_ratios(w)` | update over weight of each parameter; the band from 1e-4 to 1e-2 is where trainings usually are |
 | `nonfinite_timeline(w)` | where NaN and Inf began, and how they spread |
 | `loss(w)` | the loss and the learning rate |
@@ -28,7 +29,15 @@ import numpy as np
 
 from torchtap.monitor._drawing import dots, profile, ratios, scalar, told
 from torchtap.monitor._figure import BLUE, ORANGE, figure_with, ink_of, new_figure, saved, say, suffix_of
-from torchtap.monitor._grid import Grid, parameters_of, scalar_names, stacked, tensors_of
+from torchtap.monitor._grid import (
+    Grid,
+    dead_in_the_end,
+    dead_of,
+    parameters_of,
+    scalar_names,
+    stacked,
+    tensors_of,
+)
 from torchtap.monitor._heat import STATISTICS, heat, timeline
 from torchtap.monitor._summary import extent
 
@@ -133,6 +142,27 @@ def zero_fractions(
     return _map(w, "Zeros in outputs", "zeros", ax, save, dark)
 
 
+def dead_units(
+    w: Watch, ax: Axes | None = None, *, save: File | None = None, dark: bool | None = None
+) -> Figure:
+    """The share of dead units, layers by closer looks: units of a ReLU that gave 0 for every input that was looked at.
+
+    Where a model has no ReLU as a module: units of its layers that gave nothing above 0 and got no gradient.
+
+    A look is of one batch: a unit that is rarely needed may be dead in one and alive in the next.
+    """
+    title = "Dead units"
+    grid = dead_of(w)
+
+    def draw(ax: Axes) -> None:
+        if len(grid):
+            heat(ax, title, grid, "zeros", "share of dead units")
+        else:
+            say(ax, title, _nothing(w) if not w.steps else _NO_LOOKS)
+
+    return _drawn(draw, ax, save, dark, len(grid))
+
+
 def update_ratios(
     w: Watch, ax: Axes | None = None, *, save: File | None = None, dark: bool | None = None
 ) -> Figure:
@@ -191,11 +221,18 @@ def _loss(w: Watch, ax: Axes) -> None:
 
 
 def overview(w: Watch, *, save: File | None = None, dark: bool | None = None) -> Figure:
-    """Four pictures: loss, gradients over depth, outputs by steps, and update ratios, or where NaN and Inf began."""
+    """Four pictures: loss, gradients over depth, outputs by steps, and update ratios.
+
+    In place of the last: where NaN and Inf began, if they did; dead units, where a layer has lost half of its own.
+    """
     if save is not None:
         suffix_of(save)
     figure = new_figure((12.5, 8), dark)
-    last = update_ratios if w.first_nonfinite() is None else nonfinite_timeline
+    last = update_ratios
+    if w.first_nonfinite() is not None:
+        last = nonfinite_timeline
+    elif dead_in_the_end(w):
+        last = dead_units
     axes = figure.subplots(2, 2)
     pictures: tuple[Callable[[Watch, Axes], Figure], ...] = (loss, gradient_flow, activation_map, last)
     for draw, ax in zip(pictures, axes.flat, strict=True):
@@ -239,6 +276,7 @@ def _words(statistic: str) -> str:
     return STATISTICS[statistic].words
 
 
+_NO_LOOKS = "units were not followed: no closer look yet,\nor watch(model, look_closer=False)"
 _NO_ZEROS = "zeros were not counted:\nno layer that makes them is watched, or watch(model, zeros=True)"
 
 

@@ -31,6 +31,7 @@ NAMES = (
     "activation_map",
     "activation_profile",
     "zero_fractions",
+    "dead_units",
     "update_ratios",
     "nonfinite_timeline",
     "loss",
@@ -145,6 +146,28 @@ class TestMaps:
         mesh = figure.axes[0].collections[0]
         np.testing.assert_allclose(mesh.get_array(), [w.series(name)["zeros"] for name in ("1", "3")])
         assert (mesh.norm.vmin, mesh.norm.vmax) == (0, 1)
+
+    def test_dead_units_are_of_the_looks(self):
+        """The second half of the first layer's units lives no more; of the second all do not."""
+        model = net()
+        with torch.no_grad():
+            model[0].bias[4:] = -100.0
+            model[2].bias.fill_(-100.0)
+        w = trained(model, 21)
+        figure = plots.dead_units(w)
+        mesh = figure.axes[0].collections[0]
+        rows = dict(zip(names(figure), mesh.get_array().tolist(), strict=True))
+        assert rows["1 ReLU"] == [1.0, 1.0, 1.0, 1.0] or rows["1 ReLU"][0] >= 0.5
+        assert rows["3 ReLU"] == [1.0] * 4
+        assert mesh.get_coordinates()[0, :, 0].tolist()[:4] == [0, 5, 10, 20]
+        titles = [ax.get_title(loc="left") for ax in plots.overview(w).axes]
+        assert "Dead units" in titles
+        assert "Dead units" not in [
+            ax.get_title(loc="left") for ax in plots.overview(trained(net(), 21)).axes
+        ]
+
+    def test_where_nobody_looked_at_units_that_is_said(self):
+        assert "look_closer=False" in texts(plots.dead_units(trained(net(), 3, look_closer=False)))
 
     def test_an_unknown_statistic(self):
         w = trained(net(), 1)

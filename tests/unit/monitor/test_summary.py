@@ -15,6 +15,7 @@ from tests.unit.monitor.runs import net, trained
 from torchtap.monitor import watch
 from torchtap.monitor._parameters import COLUMNS
 from torchtap.monitor._summary import sparkline
+from torchtap.monitor.stats import kernel
 
 
 def rows(w, width: int = 120) -> list[list[str]]:
@@ -228,3 +229,21 @@ def test_a_name_cannot_move_the_cursor():
 )
 def test_sparklines(values, wanted):
     assert sparkline(values) == wanted
+
+
+def test_zeros_are_the_last_that_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the C kernel that is in each tenth step."""
+    monkeypatch.setattr(kernel, "found", lambda: kernel.Found(None, "left out"))
+    w = trained(net(), 14)
+    counted = w.series("1")["zeros"]
+    assert np.isnan(counted[-1])
+    assert w.summary().layers[1].zeros == pytest.approx(counted[10])
+
+
+def test_dead_units_are_told_in_words() -> None:
+    model = net(4)
+    with torch.no_grad():
+        for place in (2, 4):
+            model[place].bias.fill_(-100.0)
+    assert "dead units in the last look: 3 100%, 5 100%" in str(trained(model, 6).summary())
+    assert "dead units" not in str(trained(net(), 6).summary())
