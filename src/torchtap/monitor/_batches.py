@@ -15,6 +15,7 @@ from torchtap.hooks import tensors
 from torchtap.hooks.lifecycle import recomputing
 from torchtap.monitor._parameters import spread
 from torchtap.monitor._rows import read_later
+from torchtap.monitor.stats.refusing import in_cuda_graph
 
 ELEMENTS = 64
 PASSES = 4
@@ -65,6 +66,8 @@ class BatchLook:
         self._passes += 1
         for _, tensor in tensors((args, kwargs)):
             if tensor.layout is not torch.strided or tensor.device.type == "meta" or not tensor.numel():
+                continue
+            if in_cuda_graph(tensor):
                 continue
             if not self._rows and tensor.dim():
                 self._rows = tensor.shape[0]

@@ -16,7 +16,8 @@ from torch.nn.parallel import DataParallel
 
 from torchtap import watch
 from torchtap.monitor import gather
-from torchtap.monitor.stats import kernel
+from torchtap.monitor._watch import Watch
+from torchtap.monitor.stats import kernel, refusing
 
 
 def net() -> nn.Sequential:
@@ -176,3 +177,24 @@ def test_lbfgs_is_one_step_of_many_passes() -> None:
             optimizer.step(closure)
     assert (w.steps, w.run().passes) == (3, passes)
     assert w.diagnose() == []
+
+
+def test_nothing_is_measured_while_a_cuda_graph_is_recorded_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No graph can be recorded here: PyTorch's own answer, whether one is, is replaced."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Watch(model, optimizer, device_path=True) as w:
+        monkeypatch.setattr(refusing, "in_cuda_graph", lambda _: True)
+        for _ in range(2):
+            model(torch.ones(3, 2)).sum().backward()
+            optimizer.step()
+        monkeypatch.undo()
+        with pytest.raises(KeyError):
+            w.series("0")
+        assert "not measured: 2 outputs of 0: a CUDA graph was being recorded" in str(w.summary())
+        assert w.looks() == {}
+        model(torch.ones(3, 2)).sum().backward()
+        optimizer.step()
+    assert len(w.series("0")) == 1

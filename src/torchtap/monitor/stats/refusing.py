@@ -44,7 +44,14 @@ def refusal(tensor: Tensor) -> str | None:
         return "a meta tensor: it has no values"
     if is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor):
         return "a tensor inside a torch.func transform: it stands for many"
+    if in_cuda_graph(tensor):
+        return "a CUDA graph was being recorded: its replays run no hooks. Watch some steps without the graph"
     return None
+
+
+def in_cuda_graph(tensor: Tensor) -> bool:
+    """Whether what is done with it now is recorded, to be done again without Python."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def local_part(tensor: Tensor) -> Tensor | str:
