@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -59,6 +59,14 @@ class WatchWarning(UserWarning):
     """A watch has seen something that spoils the run."""
 
 
+class _AtFirst(NamedTuple):
+    """What was found out right before the optimizer's step, in a step that was not finite."""
+
+    weights: tuple[tuple[str, Values], ...]
+    """Of the layer where it began."""
+    rerun: Rerun | None
+
+
 @dataclass(frozen=True, slots=True)
 class _Ended:
     """A step that has ended and has not been read yet."""
@@ -68,6 +76,7 @@ class _Ended:
     unscale: Callable[..., Unscaled]
     parameters: Callable[[], tuple[np.ndarray, np.ndarray]] | None
     scalars: dict[str, Callable[[], float]]
+    at_first: _AtFirst | None
 
 
 class Watch:
@@ -114,8 +123,7 @@ class Watch:
         self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         self._closer: Closer | None = None
         self._kept = KeptBatch() if keep_batch else None
-        self._at_first: tuple[tuple[tuple[str, Values], ...], Rerun | None] | None = None
-        """Weights of the layer of the first value that was not finite, and what running the batch again gave."""
+        self._at_first: _AtFirst | None = None
         self._hooks = Hooks()
         self._handles: list[RemovableHandle] = []
         self.layer_hooks: list[LayerHook] = []
@@ -155,11 +163,13 @@ class Watch:
         begins = PassHook(self._state)
         self._handles.append(model.register_forward_pre_hook(begins, with_kwargs=True))
         if self._kept is not None:
-            self._handles.append(model.register_forward_pre_hook(Quiet(self._begins), with_kwargs=True))
+            self._handles.append(
+                model.register_forward_pre_hook(Quiet(_weakly(self._begins)), with_kwargs=True)
+            )
             self._handles.append(model.register_forward_hook(Quiet(self._kept.ends)))
         if optimizer is not None:
-            self._handles.append(optimizer.register_step_pre_hook(self._before_optimizer))
-            self._handles.append(optimizer.register_step_post_hook(self._after_optimizer))
+            self._handles.append(optimizer.register_step_pre_hook(_weakly(self._before_optimizer)))
+            self._handles.append(optimizer.register_step_post_hook(_weakly(self._after_optimizer)))
 
     def _about(self, model: nn.Module) -> About:
         layers = tuple((layer.name, layer.kind) for layer in self.layers)
@@ -198,7 +208,7 @@ class Watch:
         model = self._model()
         layer = self.layers[key.layer].module if key.layer >= 0 else None
         rerun = self._kept.run(model) if self._kept is not None and model is not None else None
-        self._at_first = weights_of(layer), rerun
+        self._at_first = _AtFirst(weights_of(layer), rerun)
 
     def _before_optimizer(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.before_step(closure=has_closure(args, kwargs))
@@ -239,8 +249,8 @@ class Watch:
             parameters = self._parameters.after(model)
         if self._closer is not None:
             self._closer.step()
-        ended = _Ended(state.step, state.take(), state.scale.take(), parameters, self._given)
-        self._given = {}
+        ended = _Ended(state.step, state.take(), state.scale.take(), parameters, self._given, self._at_first)
+        self._given, self._at_first = {}, None
         if self._kept is not None:
             self._kept.drop()
         state.next_step()
@@ -270,18 +280,16 @@ class Watch:
             if self._background is not None:
                 self._background.put(self._record(ended.step, scalars, numbers, made, norms))
         if self._first is None and (first := first_of(ended.step, numbers, raw, keys, self.layers)):
-            self._first = first = self._with_weights(first)
+            self._first = first = self._with_weights(first, ended.at_first)
             warnings.warn(str(first), WatchWarning, stacklevel=2)
-        self._at_first = None  # of a step that a GradScaler left out, or used
         if norms is not None:
             self._parameter_history.add(ended.step, *norms)
         if scalars:
             self._scalars.add(ended.step, scalars)
 
-    def _with_weights(self, first: FirstNonfinite) -> FirstNonfinite:
-        if self._at_first is not None:
-            weights, rerun = self._at_first
-            return replace(first, weights=weights, rerun=rerun)
+    def _with_weights(self, first: FirstNonfinite, known: _AtFirst | None) -> FirstNonfinite:
+        if known is not None:
+            return replace(first, weights=known.weights, rerun=known.rerun)
         rerun = None
         if self._kept is not None:
             rerun = Rerun(
@@ -418,6 +426,17 @@ class Watch:
 def _without_identities(layers: list[Layer]) -> list[Layer]:
     """What hands on its input needs no second look; unless there is nothing else."""
     return [layer for layer in layers if type(layer.module) is not nn.Identity] or layers
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """A hook that does not keep its watch: that goes with the last reference that the user has."""
+    weak = weakref.WeakMethod(method)
+
+    def called(*seen: Any) -> None:
+        if (there := weak()) is not None:
+            there(*seen)
+
+    return called
 
 
 def _detach(hooks: Hooks, handles: list[RemovableHandle], state: State, closer: Closer | None) -> None:

@@ -256,3 +256,17 @@ def test_no_batch_and_no_graph_outlives_its_step() -> None:
         assert there() is None
         assert w._kept is not None
         assert w._kept._inputs is None
+
+
+def test_on_the_device_path_it_belongs_to_its_own_step_though_that_is_read_late() -> None:
+    """On CPU tensors, by the code for devices."""
+    model = Distance()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Watch(model, optimizer, keep_batch=True, device_path=True) as w:
+        for step in range(4):
+            optimizer.zero_grad()
+            distances(model, step).mean().backward()
+            optimizer.step()
+    assert first_of(w).step == 1
+    assert dict(first_of(w).weights)["weight"].nans == 0
+    assert report_of(w).origin.node == "SqrtBackward0"

@@ -393,10 +393,15 @@ def test_a_watch_keeps_no_model_alive_and_goes_with_its_last_reference():
     assert gone() is None
     assert w.model is None
     w.step()
-    other = nn.Linear(2, 2)
-    watch(other)
-    gc.collect()
-    assert not other._forward_hooks
+    for keep_batch in (False, True):
+        other = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+        watch(other, optimizer, keep_batch=keep_batch)
+        gc.collect()
+        assert not other._forward_hooks
+        assert not other._forward_pre_hooks
+        assert not optimizer._optimizer_step_pre_hooks
+        assert not optimizer._optimizer_step_post_hooks
 
 
 @pytest.mark.parametrize("close_first", [False, True])
