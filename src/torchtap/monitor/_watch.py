@@ -186,7 +186,7 @@ class Watch:
         return self._state.step
 
     def _measures_parameters(self) -> bool:
-        return self._state.step % self.parameters_every == 0
+        return self._state.step % (self.every * self.parameters_every) == 0
 
     def _begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A forward begins: the batch of the one before is kept where that was not finite."""
@@ -505,8 +505,8 @@ def watch(
     `layers`: which, as in `hooks.select`; None: all leaves but `nn.Identity`. `every`: only each so many steps; in
     between a hook costs a microsecond. `gradients`: of the outputs, too. `zeros`: count zeros in all outputs (True),
     none (False), or where a layer makes them (None: ReLU and its like). `parameters_every`: norms of parameters,
-    gradients and updates each so many steps. `scaler`: the GradScaler, so that gradients are unscaled, and those of
-    skipped steps left out. `writers`: where each step is written, see `torchtap.monitor.writers`; a step that finds
+    gradients and updates in each so many of these. `scaler`: the GradScaler, so that gradients are unscaled, and those
+    of skipped steps left out. `writers`: where each step is written, see `torchtap.monitor.writers`; a step that finds
     256 waiting is dropped and counted, or with `block` waits. `look_closer`: in each tenth step, and in some of the
     first, look at what `torchtap.diagnose` needs beyond these statistics, such as dead units; on a GPU that waits for
     it. `keep_batch`: keep the inputs of the latest forward (no copies), and where a step was not finite run it again

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from torchtap.diagnose.rule import Rule
-from torchtap.diagnose.rules import activations, data, gradients, normalising, numbers, optimizing, ranks
+from torchtap.diagnose.rules import (
+    activations,
+    data,
+    gradients,
+    normalising,
+    numbers,
+    optimizing,
+    outputs,
+    ranks,
+)
 
-_FAMILIES = (optimizing, gradients, activations, normalising, numbers, data, ranks)
+_FAMILIES = (optimizing, gradients, activations, normalising, numbers, data, outputs, ranks)
 _BY_ID = {rule.id: rule for family in _FAMILIES for rule in family.RULES}
 
 _ORDER = (
@@ -30,6 +39,8 @@ _ORDER = (
     "parameter.copied_not_tied",
     "input.constant",
     "embedding.untouched",
+    "output.softmax_twice",
+    "output.sigmoid_twice",
     "init.too_wide",
     "input.unscaled",
     "lr.collapsed",

@@ -346,3 +346,35 @@ def frozen_middle() -> Watch:
     model = mlp(20, 64, 64, 64, 4)
     model[4].requires_grad_(False)
     return fit(model, classes())
+
+
+@broken("output.softmax_twice")
+def softmax_before_cross_entropy() -> Watch:
+    """nn.Softmax as the last layer, and CrossEntropyLoss, which has its own."""
+    return fit(nn.Sequential(mlp(20, 64, 4), nn.Softmax(dim=1)), classes())
+
+
+@broken("output.softmax_twice")
+def pixels_with_softmax_before_cross_entropy() -> Watch:
+    """Segmentation: nn.Softmax over the channels, and CrossEntropyLoss."""
+    data = images(rows=8)
+    model = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 3, 1), nn.Softmax(dim=1))
+
+    def batch(step: int) -> tuple[Tensor, Tensor]:
+        x, _ = data(step)
+        return x, (x[:, 0] > -0.5).long() + (x[:, 0] > 0.5).long()
+
+    return fit(model, batch)
+
+
+@broken("output.sigmoid_twice")
+def sigmoid_before_bce_with_logits() -> Watch:
+    """nn.Sigmoid as the last layer, and BCEWithLogitsLoss, which has its own."""
+    data = classes(number=2)
+
+    def batch(step: int) -> tuple[Tensor, Tensor]:
+        x, y = data(step)
+        return x, y.float()[:, None]
+
+    model = nn.Sequential(mlp(20, 64, 1), nn.Sigmoid())
+    return fit(model, batch, functional.binary_cross_entropy_with_logits)

@@ -529,3 +529,65 @@ def feature_extraction_without_freezing() -> Watch:
     model = mlp(20, 64, 4)
     model[0].requires_grad_(False)
     return fit(model, classes(), optimizer=torch.optim.SGD(model[2].parameters(), lr=0.1))
+
+
+def _of_two(step_batches: Any) -> Any:
+    def batch(step: int) -> tuple[Tensor, Tensor]:
+        x, y = step_batches(step)
+        return x, y.float()[:, None]
+
+    return batch
+
+
+@healthy
+def softmax_with_the_logarithm_of_it() -> Watch:
+    """nn.Softmax as the last layer, and the negative logarithm of the right class."""
+
+    def loss(p: Tensor, y: Tensor) -> Tensor:
+        return functional.nll_loss(p.clamp_min(1e-8).log(), y)
+
+    return fit(nn.Sequential(mlp(20, 64, 4), nn.Softmax(dim=1)), classes(), loss)
+
+
+@healthy
+def brier_score_of_three_classes() -> Watch:
+    """nn.Softmax as the last layer, and the squared distance from the right class."""
+
+    def loss(p: Tensor, y: Tensor) -> Tensor:
+        return functional.mse_loss(p, functional.one_hot(y, 3).float())
+
+    return fit(nn.Sequential(mlp(20, 64, 3), nn.Softmax(dim=1)), classes(number=3), loss)
+
+
+@healthy
+def log_softmax_before_cross_entropy() -> Watch:
+    """Superfluous, and harmless: the logarithm of a softmax is its own log-softmax."""
+    return fit(nn.Sequential(mlp(20, 64, 4), nn.LogSoftmax(dim=1)), classes())
+
+
+@healthy
+def sigmoid_with_bce() -> Watch:
+    """nn.Sigmoid as the last layer, and BCELoss, which wants probabilities."""
+    model = nn.Sequential(mlp(20, 64, 1), nn.Sigmoid())
+    return fit(model, _of_two(classes(number=2)), functional.binary_cross_entropy)
+
+
+@healthy
+def sigmoid_with_squared_error() -> Watch:
+    """nn.Sigmoid as the last layer, and MSELoss."""
+    model = nn.Sequential(mlp(20, 64, 1), nn.Sigmoid())
+    return fit(model, _of_two(classes(number=2)), functional.mse_loss)
+
+
+@healthy
+def policy_of_probabilities() -> Watch:
+    """REINFORCE with Categorical(probs=softmax), near uniform at first."""
+    data = classes(number=4)
+
+    def loss(p: Tensor, y: Tensor) -> Tensor:
+        policy = torch.distributions.Categorical(probs=p)
+        action = policy.sample()
+        gain: Tensor = policy.log_prob(action) * ((action == y).float() - 0.25)
+        return -gain.mean()
+
+    return fit(nn.Sequential(mlp(20, 64, 4), nn.Softmax(dim=1)), data, loss)
