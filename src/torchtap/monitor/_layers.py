@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from torchtap.hooks import Layer
 
@@ -111,6 +112,8 @@ def fan_in(module: nn.Module) -> int | None:
         return None
     own = module._parameters  # never an attribute: a parametrization would compute it, and may change by that
     weight = own.get("weight")
+    if isinstance(weight, Tensor) and is_lazy(weight):  # of no shape yet
+        return None
     if isinstance(weight, Tensor) and weight.dim() >= 2:
         transposed = type(module).__name__.startswith("ConvTranspose")
         return int(weight.numel() // weight.shape[1 if transposed else 0])

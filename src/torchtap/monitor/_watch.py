@@ -249,6 +249,9 @@ class Watch:
             parameters = self._parameters.after(model)
         if self._closer is not None:
             self._closer.step()
+        if not state.step:
+            for layer in self.layers:
+                layer.known()  # of a lazy one all is known only now
         ended = _Ended(state.step, state.take(), state.scale.take(), parameters, self._given, self._at_first)
         self._given, self._at_first = {}, None
         if self._kept is not None:

@@ -406,7 +406,7 @@ def test_a_watch_keeps_no_model_alive_and_goes_with_its_last_reference():
 
 @pytest.mark.parametrize("close_first", [False, True])
 def test_what_was_measured_stays_when_the_model_with_all_its_layers_is_gone(close_first: bool) -> None:
-    model = nn.Sequential(nn.Linear(2, 4), nn.Sequential(nn.BatchNorm1d(4), nn.ReLU()), nn.Linear(4, 1))
+    model = nn.Sequential(nn.LazyLinear(4), nn.Sequential(nn.BatchNorm1d(4), nn.ReLU()), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     w = watch(model, optimizer)
     for _ in range(12):

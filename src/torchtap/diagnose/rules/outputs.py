@@ -92,8 +92,8 @@ RULES = (
         id="output.sigmoid_twice",
         severity=Severity.WARN,
         looks_at="the last layer, where it is nn.Sigmoid: the gradient of its output in every step, and the loss",
-        definition="In nearly all steps the gradient is as large as BCEWithLogitsLoss gives it for scores between 0 and "
-        "1, and the loss stays above log(1 + 1 / e).",
+        definition="In nearly all steps the gradient is as large as BCEWithLogitsLoss gives it for scores between 0 "
+        "and 1, and the loss stays above log(1 + 1 / e).",
         limits=(
             Limit("share", 0.9, "of the points", "a last batch may be smaller"),
             Limit("points", 5, "points", "fewer say nothing about the loss"),
