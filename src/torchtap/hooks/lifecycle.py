@@ -132,6 +132,18 @@ def recomputing() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
+def is_aside() -> bool:
+    """Whether the forward that runs now is none of the training's own: it is compiled, traced, inside a transform of
+    `torch.func`, runs without gradients, or is repeated by activation checkpointing."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or not torch.is_grad_enabled()
+        or recomputing()
+    )
+
+
 def compiled_runs_eagerly() -> bool:
     """Whether compiled models run as they were written now: inside `torch.compiler.set_stance("force_eager")`."""
     stance = getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None)

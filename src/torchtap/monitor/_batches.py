@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks import tensors
-from torchtap.hooks.lifecycle import recomputing
+from torchtap.hooks.lifecycle import is_aside
 from torchtap.monitor._parameters import spread
 from torchtap.monitor._rows import read_later
 from torchtap.monitor.stats.refusing import in_cuda_graph
@@ -59,9 +59,7 @@ class BatchLook:
         self._objects: list[weakref.ref[Tensor]] = []
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
-        if not self.looking or self._passes >= PASSES or not torch.is_grad_enabled():
-            return
-        if torch.compiler.is_compiling() or recomputing():
+        if not self.looking or self._passes >= PASSES or is_aside():
             return
         self._passes += 1
         for _, tensor in tensors((args, kwargs)):

@@ -100,6 +100,12 @@ _REMEDY_16 = (
 )
 
 
+_GIVEN_INFINITY = (
+    "it was given an infinity: Inf - Inf and 0 * Inf are NaN",
+    "find out where the Inf comes from: the batch holds it, or a mask of -inf that leaves nothing",
+)
+
+
 def cause_of(origin: Origin) -> tuple[str, str]:
     """(cause, remedy), in words."""
     half = any(each.dtype in _HALF for each in origin.outputs)
@@ -112,6 +118,8 @@ def cause_of(origin: Origin) -> tuple[str, str]:
         if not origin.operator.endswith("__")
         else origin.operator
     )
+    if any(each.infinities for each in origin.inputs) and not origin.node and "softmax" not in name:
+        return _GIVEN_INFINITY
     for row in _FORWARD:
         if name in row.operators or f"_{name}" in row.operators:
             if half and not any(each.nans for each in origin.outputs):

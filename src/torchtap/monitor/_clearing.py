@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtap.hooks import Hooks, on_gradient, tensors
+from torchtap.hooks.lifecycle import is_aside
 from torchtap.monitor._layers import WatchedLayer
 from torchtap.monitor._parameters import local, spread
 from torchtap.monitor._rows import read_later
@@ -59,7 +60,7 @@ class Clearing:
                 self._hooks.add(layer, functools.partial(self._forward, number))
 
     def _forward(self, number: int, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if not is_aside():
             for _, tensor in tensors(output):
                 on_gradient(tensor, lambda _gradient: self._backward(number))
                 return

@@ -19,6 +19,7 @@ from torchtap.monitor._state import MOST_GRADIENTS, State
 from torchtap.monitor.stats import refusal
 
 _grad_enabled = torch.is_grad_enabled
+_is_tracing = torch._C._is_tracing
 _graph_task = torch._C._current_graph_task_id
 _NO_TASK = -1
 _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.uint8))
@@ -67,6 +68,8 @@ class LayerHook(Harmless):
         if is_compiling():
             for path, tensor in (("", output),) if type(output) is Tensor else tensors(output):
                 saw(tensor.detach(), TICKET, self.number, path, torch.is_grad_enabled())
+            return
+        if _is_tracing():
             return
         state = self._state
         if _graph_task() != _NO_TASK:
@@ -188,7 +191,7 @@ class PassHook(Harmless):
             for path, tensor in tensors((args, kwargs)):
                 saw(tensor.detach(), TICKET, self.number, path, torch.is_grad_enabled())
             return
-        if _graph_task() != _NO_TASK:
+        if _is_tracing() or _graph_task() != _NO_TASK:
             return
         training = _grad_enabled()
         self._state.begin_pass(training=training)

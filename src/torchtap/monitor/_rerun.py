@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks import on_gradient, tensors
-from torchtap.hooks.lifecycle import recomputing
+from torchtap.hooks.lifecycle import is_aside
 from torchtap.hooks.names import wrapped
 from torchtap.hooks.nested import Nested
 from torchtap.monitor._find_nan import NanReport, look_for_nan
@@ -54,7 +54,7 @@ class KeptBatch:
 
     def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
         """The model's forward pre-hook."""
-        if self._is_aside():
+        if self.held or is_aside():
             return
         self._inputs, self._gradients = _detached((args, kwargs)), {}
         self._random = torch.get_rng_state(), _cuda_states()
@@ -64,16 +64,13 @@ class KeptBatch:
 
     def ends(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002
         """Its forward hook."""
-        if not self._is_aside():
+        if not (self.held or is_aside()):
             for path, tensor in tensors(output):
                 on_gradient(tensor, functools.partial(self._came, path))
 
     def _came(self, path: str, gradient: Tensor) -> None:
         if not self.held:
             self._gradients[path] = gradient.detach()
-
-    def _is_aside(self) -> bool:
-        return self.held or torch.compiler.is_compiling() or not torch.is_grad_enabled() or recomputing()
 
     def drop(self) -> None:
         """The step has ended well, or the batch has been used."""

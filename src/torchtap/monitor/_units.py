@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.hooks import Hooks, on_gradient, tensors
-from torchtap.hooks.lifecycle import recomputing
+from torchtap.hooks.lifecycle import is_aside
 from torchtap.monitor._layers import WatchedLayer
 from torchtap.monitor._rows import read_later
 from torchtap.monitor.stats import refusal
@@ -90,8 +90,7 @@ class Units:
         self, number: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         calls = self._calls.get(number, 0)
-        # Neither a validation between two steps nor what a checkpoint recomputes.
-        if torch.compiler.is_compiling() or calls >= CALLS or not torch.is_grad_enabled() or recomputing():
+        if calls >= CALLS or is_aside():
             return
         with torch.no_grad():
             self._look(number, calls, module, args, kwargs, output)

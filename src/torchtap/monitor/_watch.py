@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.hooks import Hooks, Layer, select
-from torchtap.hooks.lifecycle import Quiet
+from torchtap.hooks.lifecycle import Quiet, is_aside
 from torchtap.hooks.selection import Layers
 from torchtap.modes._by_module import ByModule
 from torchtap.monitor import _parameters, plots
@@ -160,13 +160,13 @@ class Watch:
             # What it does itself with what its layers gave. Of a Sequential that is the last layer's output.
             self._of_model = LayerHook(self._state, -1, zeros=False, gradients=gradients)
             self._handles.append(model.register_forward_hook(self._of_model))
-        begins = PassHook(self._state)
-        self._handles.append(model.register_forward_pre_hook(begins, with_kwargs=True))
-        if self._kept is not None:
+        if self._kept is not None:  # asks what is not finite before this pass has rows
             self._handles.append(
                 model.register_forward_pre_hook(Quiet(_weakly(self._begins)), with_kwargs=True)
             )
             self._handles.append(model.register_forward_hook(Quiet(self._kept.ends)))
+        begins = PassHook(self._state)
+        self._handles.append(model.register_forward_pre_hook(begins, with_kwargs=True))
         if optimizer is not None:
             self._handles.append(optimizer.register_step_pre_hook(_weakly(self._before_optimizer)))
             self._handles.append(optimizer.register_step_post_hook(_weakly(self._after_optimizer)))
@@ -191,7 +191,7 @@ class Watch:
     def _begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A forward begins: the batch of the one before is kept where that was not finite."""
         kept = self._kept
-        if kept is None or torch.compiler.is_compiling():
+        if kept is None or is_aside():
             return
         kept.held = kept.held or (
             self._first is None and self._state.first_nonfinite_now(wait=True) is not None
@@ -436,6 +436,8 @@ def _weakly(method: Callable[..., None]) -> Callable[..., None]:
     weak = weakref.WeakMethod(method)
 
     def called(*seen: Any) -> None:
+        if torch.compiler.is_compiling():  # which cannot follow weak references
+            return
         if (there := weak()) is not None:
             there(*seen)
 

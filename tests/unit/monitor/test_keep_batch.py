@@ -270,3 +270,54 @@ def test_on_the_device_path_it_belongs_to_its_own_step_though_that_is_read_late(
     assert first_of(w).step == 1
     assert dict(first_of(w).weights)["weight"].nans == 0
     assert report_of(w).origin.node == "SqrtBackward0"
+
+
+def test_a_batch_that_holds_it_is_named_by_its_input() -> None:
+    def forward(model: nn.Module, step: int) -> Tensor:
+        x = torch.randn(3, 4)
+        x[1, 2] = torch.nan if step == 1 else 0.0
+        return torch.Tensor(model(x))
+
+    w = trained(nn.Sequential(nn.Linear(4, 1)), forward, keep_batch=True)
+    assert [name for name, _ in report_of(w).given] == ["input 0"]
+
+
+def test_an_infinite_input_is_told_as_the_cause() -> None:
+    w = trained(
+        nn.Sequential(nn.Linear(4, 1)), lambda model, _: model(torch.full((3, 4), torch.inf)), keep_batch=True
+    )
+    assert "cause  it was given an infinity" in str(first_of(w))
+
+
+def test_a_compiled_forward_is_one_graph() -> None:
+    model = Distance()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch._dynamo.reset()
+    with watch(model, optimizer, keep_batch=True) as w:
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        for _ in range(2):
+            compiled(torch.randn(3, 4), other=torch.randn(3, 4)).sum().backward()
+            optimizer.step()
+    assert w.steps == 2
+
+
+@pytest.mark.parametrize("keep_batch", [False, True])
+def test_what_traces_or_transforms_the_model_is_left_alone(keep_batch: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    x = torch.randn(5, 4)
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
+
+    def loss(given: dict[str, Tensor]) -> Tensor:
+        return torch.Tensor.sum(torch.func.functional_call(model, given, (x,)))
+
+    bare = torch.func.grad(loss)(parameters), torch.func.vmap(model)(x), torch.func.jacrev(model)(x[0])
+    with watch(model, keep_batch=keep_batch) as w:
+        watched = torch.func.grad(loss)(parameters), torch.func.vmap(model)(x), torch.func.jacrev(model)(x[0])
+        traced = torch.jit.trace(model, x)
+        exported = torch.export.export(model, (x,)).module()
+        w.step()
+    torch.testing.assert_close(watched, bare, rtol=0, atol=0)
+    assert torch.equal(traced(x), model(x))
+    assert torch.equal(exported(x), model(x))
+    with pytest.raises(KeyError):
+        w.series("0")
