@@ -112,6 +112,8 @@ def _too_large(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     peaks = _peaks(run)
     if not peaks or trend(run) == "falls":
         return
+    if run.optimizer is not None and run.optimizer.closure and trend(run) in ("flat", "unknown"):
+        return  # a step of LBFGS may solve the problem: then there is nothing left to fall
     typical = float(np.median([peak for _, peak in peaks]))
     if typical < limit["ratio"] * (1 if run.loss is not None else 5):
         return
@@ -229,7 +231,7 @@ RULES = (
         severity=Severity.WARN,
         looks_at="update over weight (root mean squares of 1024 elements) of every weight, in the first looks",
         definition="The median over the weights is above 0.3 in one step, and the loss does not fall; 1.5 where no "
-        "loss is logged.",
+        "loss is logged. With a closure, as LBFGS has one, only where the loss rises.",
         limits=(
             Limit(
                 "ratio",

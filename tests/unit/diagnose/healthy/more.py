@@ -591,3 +591,23 @@ def policy_of_probabilities() -> Watch:
         return -gain.mean()
 
     return fit(nn.Sequential(mlp(20, 64, 4), nn.Softmax(dim=1)), data, loss)
+
+
+@healthy
+def solved_in_one_step() -> Watch:
+    """LBFGS, linear regression: the first step changes the weights by four times their size, and all but solves it."""
+    model, x = nn.Linear(16, 1), torch.randn(64, 16)
+    y = x[:, :1] * 2 + 1
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+    with Watch(model, optimizer) as watch:
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = functional.mse_loss(model(x), y)
+            watch.log(loss=loss)
+            loss.backward()
+            return loss
+
+        for _ in range(15):
+            optimizer.step(closure)
+    return watch
