@@ -104,6 +104,33 @@ def lstm() -> tuple[nn.Module, Tensor]:
     return Recurrent(), torch.randn(32, 64, 256)
 
 
+def resnet50() -> tuple[nn.Module, Tensor]:
+    """torchvision's, 32 images of 224 by 224."""
+    from torchvision.models import resnet50 as make
+
+    return make(), torch.randn(32, 3, 224, 224)
+
+
+class Language(nn.Module):
+    """GPT-2 small as transformers makes it, with random weights; its outputs are the logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        self.model = GPT2LMHeadModel(GPT2Config(use_cache=False))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[B, T] to [B, T, 50257]."""
+        logits: Tensor = self.model(tokens).logits
+        return logits
+
+
+def gpt2() -> tuple[nn.Module, Tensor]:
+    """Sequences of 512 tokens, 4 of them."""
+    return Language(), torch.randint(50257, (4, 512))
+
+
 @dataclass(frozen=True)
 class Row:
     """A workload with its bars: with the C kernel, with PyTorch's operators alone, every tenth step."""
@@ -115,12 +142,14 @@ class Row:
     tenth: float = 1.02
 
 
-ROWS = (
+ROWS: tuple[Row, ...] = (
     Row("MLP", mlp, 1.05, 1.10),
     Row("ResNet", resnet, 1.07, 1.20),
     Row("encoder", encoder, 1.04, 1.10),
     Row("LSTM", lstm, 1.02, 1.02),
 )
+if DEVICE.type == "cuda":  # of sizes that fill a GPU; no bar where there is no C kernel to compare with
+    ROWS += (Row("ResNet-50", resnet50, 1.03, 1.03), Row("GPT-2 small", gpt2, 1.03, 1.03))
 
 
 def step_of(

@@ -127,7 +127,7 @@ def read_later(tensor: Tensor) -> Callable[[], np.ndarray]:
     """Start to copy a tensor to the host without waiting; what gives its values, when the copy has ended."""
     tensor = tensor.detach()
     if tensor.device.type != "cuda":
-        return tensor.to("cpu", copy=True).numpy
+        return (tensor.clone() if tensor.is_cpu else tensor.cpu()).numpy
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     host.copy_(tensor, non_blocking=True)
     copied = torch.cuda.Event()  # type: ignore[no-untyped-call]

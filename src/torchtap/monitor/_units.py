@@ -145,7 +145,7 @@ class Units:
         if output.shape[0] > 1:
             some = output[:ROWS].detach()
             apart = _distance(_few_of_each(some, VALUES_OF_A_ROW))
-            if some.is_cpu and not apart > 0:
+            if _is_here(some) and not apart > 0:
                 apart = _distance(some)  # the values that differ may be others
             self._keep(number, "apart", apart, torch.maximum)
 
@@ -261,10 +261,15 @@ def _rows_of_units(tensor: Tensor, dimension: int) -> int:
 def _few_of_each(rows: Tensor, values: int) -> Tensor:
     """Of each row so many of its values, evenly spread; all where that would cost a copy, and on a device, where
     nobody can look at the rest afterwards."""
-    if not rows.is_cpu or not rows.is_contiguous():
+    if not _is_here(rows) or not rows.is_contiguous():
         return rows
     flat = rows.view(len(rows), -1)
     return flat[:, :: _odd(flat.shape[1] // values)]
+
+
+def _is_here(tensor: Tensor) -> bool:
+    """Whether reading it waits for no device."""
+    return tensor.is_cpu
 
 
 def _odd(distance: int) -> int:

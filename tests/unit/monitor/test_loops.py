@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel
 
+from tests.unit.monitor.stats.test_on_device import NoHostReads
 from torchtap import watch
-from torchtap.monitor import gather
+from torchtap.monitor import _units, gather
 from torchtap.monitor._watch import Watch
 from torchtap.monitor.stats import kernel, refusing
 
@@ -198,3 +199,33 @@ def test_nothing_is_measured_while_a_cuda_graph_is_recorded_and_that_is_said(
         model(torch.ones(3, 2)).sum().backward()
         optimizer.step()
     assert len(w.series("0")) == 1
+
+
+@pytest.mark.parametrize("look_closer", [False, True])
+def test_the_device_path_reads_nothing_on_the_host(
+    look_closer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would make the host wait for a GPU: on CPU tensors, by the code for devices, closer looks included."""
+    monkeypatch.setattr(_units, "_is_here", lambda _: False)
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16, 8),
+        nn.LayerNorm(8),
+        nn.Tanh(),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Watch(model, optimizer, device_path=True, look_closer=look_closer) as w:
+        for _ in range(12):
+            x = torch.randn(4, 1, 4, 4)
+            with NoHostReads():
+                optimizer.zero_grad()
+                loss = model(x).square().mean()
+                w.log(loss=loss)
+                loss.backward()
+                optimizer.step()
+    assert len(w.series("0")) == 12
+    assert bool(w.looks()) == look_closer
