@@ -515,7 +515,8 @@ def watch(
     256 waiting is dropped and counted, or with `block` waits. `look_closer`: in each tenth step, and in some of the
     first, look at what `torchtap.diagnose` needs beyond these statistics, such as dead units. `keep_batch`: keep the
     inputs of the latest forward (no copies), and where a step was not finite run it again with a copy of the model
-    before the optimizer steps, so that `first_nonfinite()` names the operation, too; on a GPU that waits once a forward.
+    before the optimizer steps, so that `first_nonfinite()` names the operation, too; on a GPU it waits once a forward
+    then.
 
     Outputs, gradients, random numbers and `state_dict()` are what they are without. Hooks are no part of copies and
     files of the model. A step holds one row of 64 bytes for each tensor; the history holds some 3 KB for each layer,
