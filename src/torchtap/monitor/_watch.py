@@ -139,7 +139,8 @@ class Watch:
             raise
         _open[model] = weakref.ref(self)
         # Nobody can end a step of a watch that nobody holds: then the hooks go too.
-        weakref.finalize(self, _detach, self._hooks, self._handles, self._state, self._closer)
+        drop = weakref.finalize(self, _dropped, self._hooks, self._handles, self._state, self._closer)
+        drop.atexit = False  # at the end of the program nobody is to be told
 
     def _attach(
         self,
@@ -442,6 +443,16 @@ def _weakly(method: Callable[..., None]) -> Callable[..., None]:
             there(*seen)
 
     return called
+
+
+def _dropped(hooks: Hooks, handles: list[RemovableHandle], state: State, closer: Closer | None) -> None:
+    if handles and not state.step:
+        warnings.warn(
+            "nobody holds what torchtap.watch() returned, and no step had ended: keep it, w = torchtap.watch(...)",
+            WatchWarning,
+            stacklevel=2,
+        )
+    _detach(hooks, handles, state, closer)
 
 
 def _detach(hooks: Hooks, handles: list[RemovableHandle], state: State, closer: Closer | None) -> None:

@@ -396,7 +396,8 @@ def test_a_watch_keeps_no_model_alive_and_goes_with_its_last_reference():
     for keep_batch in (False, True):
         other = nn.Linear(2, 2)
         optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
-        watch(other, optimizer, keep_batch=keep_batch)
+        with pytest.warns(WatchWarning, match="keep it, w = torchtap.watch"):
+            watch(other, optimizer, keep_batch=keep_batch)
         gc.collect()
         assert not other._forward_hooks
         assert not other._forward_pre_hooks
