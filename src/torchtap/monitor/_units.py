@@ -7,6 +7,7 @@ are there only in the steps that are looked at, so they cost nothing in between.
 from __future__ import annotations
 
 import functools
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,8 @@ VALUES_OF_A_ROW = 512
 """By which a row is compared with the others first."""
 CALLS = 4
 """Calls of one layer in one step that are looked at."""
+_LOOKS, _SAMPLES = 48, 16
+"""How many of the last are kept."""
 SATURATED = 0.98
 """Of tanh: there its derivative is below 0.04."""
 
@@ -45,11 +48,11 @@ _CONVOLUTIONAL = ("Conv", "BatchNorm", "GroupNorm", "InstanceNorm", "SyncBatchNo
 class Look:
     """What was seen of one layer. Shares are of 0 to 1, one a look, in order."""
 
-    steps: list[int] = field(default_factory=list)
+    steps: array[int] = field(default_factory=lambda: array("q"))
     dead: np.ndarray | None = None
     """[units] uint8: looks in a row, up to the last, in which the unit gave nothing above 0 and got no gradient."""
-    dead_shares: list[float] = field(default_factory=list)
-    numbers: dict[str, list[float]] = field(default_factory=dict)
+    dead_shares: array[float] = field(default_factory=lambda: array("f"))
+    numbers: dict[str, array[float]] = field(default_factory=dict)
     """By name: see `_MEASURES`."""
     touched: np.ndarray | None = None
     """[rows] bool of an embedding."""
@@ -57,12 +60,23 @@ class Look:
     """Indices that the embedding was given in the looks."""
     dtype: str = ""
     device: str = ""
-    samples: list[int] = field(default_factory=list)
+    samples: array[int] = field(default_factory=lambda: array("q"))
     """Length of the output's first dimension."""
     order: int = -1
     """Its place in the order in which layers ran first."""
     training: bool = True
     shape: tuple[int, ...] = ()
+
+    def number(self, name: str) -> Sequence[float]:
+        """One look's after the other; empty where it was not measured."""
+        return self.numbers.get(name, ())
+
+
+def _keep_last(values: array[Any], value: float, most: int) -> None:
+    """Numbers as such: a list would need eight times the memory, for every layer."""
+    values.append(value)
+    if len(values) > most:
+        del values[0]
 
 
 class Units:
@@ -114,7 +128,7 @@ class Units:
             )
             self._ran += 1
         if not calls:
-            look.samples = [*look.samples[-15:], first.shape[0]]
+            _keep_last(look.samples, first.shape[0], _SAMPLES)
             look.training, look.shape = module.training, tuple(first.shape)
         self._calls[number] = calls + 1
         dimension = self._unit_dimension(module, first)
@@ -220,7 +234,7 @@ class Units:
 
     @staticmethod
     def _add(look: Look, step: int, given: dict[str, np.ndarray], *, rectifier: bool) -> None:
-        look.steps = [*look.steps[-47:], step]
+        _keep_last(look.steps, step, _LOOKS)
         high, gradient = given.pop("max", None), given.pop("gradient", None)
         if high is not None and (rectifier or (gradient is not None and len(gradient) == len(high))):
             dead = high <= 0
@@ -230,11 +244,11 @@ class Units:
             if look.dead is None or len(look.dead) != len(dead):
                 look.dead = np.zeros(len(dead), dtype=np.uint8)
             look.dead = np.where(dead, np.minimum(look.dead, 254) + 1, 0).astype(np.uint8)
-            look.dead_shares = [*look.dead_shares[-47:], float(dead.mean())]
+            _keep_last(look.dead_shares, float(dead.mean()), _LOOKS)
         if gradient is not None:
             given["gradient_reaches"] = np.array([float((gradient > 0).mean())])
         for name, value in given.items():
-            look.numbers[name] = [*look.numbers.get(name, [])[-47:], float(value[0])]
+            _keep_last(look.numbers.setdefault(name, array("f")), float(value[0]), _LOOKS)
 
     def finish(self) -> None:
         """Read all, and which rows of embeddings were touched."""

@@ -531,7 +531,7 @@ def watch(
 
     Outputs, gradients, random numbers and `state_dict()` are what they are without. Hooks are no part of copies and
     files of the model. A step holds one row of 64 bytes for each tensor; the history holds some 3 KB for each layer,
-    however long the run is. On a GPU nothing waits: rows are read when the next step ends.
+    all together some 13 KB, however long the run is. On a GPU nothing waits: rows are read when the next step ends.
 
     Raises TypeError and ValueError for arguments that are none, `hooks.PatternError` where `layers` matches nothing,
     RuntimeError where the model is watched already.

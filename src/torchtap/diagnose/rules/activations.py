@@ -56,7 +56,7 @@ def _dead(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
 def _saturated(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     places = [layer for layer in run.layers if layer.order >= 0]
     for layer in places:
-        shares = layer.look.numbers.get("saturated", [])
+        shares = layer.look.number("saturated")
         if layer is places[-1] or len(shares) < limit["looks"]:
             continue
         if min(shares[-3:]) < limit["share"]:
@@ -79,8 +79,8 @@ def _one_choice(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     for layer in places:
         if layer.kind != "Softmax" or layer is places[-1]:
             continue
-        entropies = layer.look.numbers.get("entropy", [])
-        choices = max(layer.look.numbers.get("choices", [0]))
+        entropies = layer.look.number("entropy")
+        choices = max(layer.look.number("choices") or [0])
         if (
             len(entropies) >= limit["looks"]
             and choices >= limit["choices"]
@@ -207,7 +207,7 @@ def _constant(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     layers = [layer for layer in run.layers if layer.order >= 0 and layer.parametric]
     if len(layers) < 2:
         return
-    apart = {layer.name: layer.look.numbers.get("apart", []) for layer in layers}
+    apart = {layer.name: layer.look.number("apart") for layer in layers}
     first, last = apart[layers[0].name], apart[layers[-1].name]
     if len(last) < limit["looks"] or len(first) < limit["looks"] or max(first[-3:]) < 1e-2:
         return

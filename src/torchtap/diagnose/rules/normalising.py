@@ -30,7 +30,7 @@ def _groups(channels: int) -> int:
 
 def _tiny(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     for layer in _batch_norms(run):
-        rows = layer.look.numbers.get("rows", [])
+        rows = layer.look.number("rows")
         samples = float(np.median(layer.look.samples))
         if len(rows) < limit["looks"]:
             continue
@@ -58,8 +58,7 @@ def _tiny(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
 
 def _mismatch(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     for layer in _batch_norms(run):
-        numbers = layer.look.numbers
-        mean, variance, rows = (numbers.get(name, []) for name in ("mean_off", "variance_off", "rows"))
+        mean, variance, rows = (layer.look.number(name) for name in ("mean_off", "variance_off", "rows"))
         momentum = layer.facts.get("momentum")
         if len(mean) < limit["looks"] or not rows or np.median(rows) < limit["rows"]:
             continue
@@ -94,7 +93,7 @@ def _momentum(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
 
 def _below_eps(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     for layer in run.layers:
-        shares = layer.look.numbers.get("below_eps", [])
+        shares = layer.look.number("below_eps")
         if len(shares) >= limit["looks"] and min(shares[-3:]) >= limit["share"]:
             yield Seen(
                 layer.name,
@@ -110,8 +109,8 @@ def _collapse(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     for layer in run.layers:
         if layer.kind != "MultiheadAttention":
             continue
-        entropies = layer.look.numbers.get("entropy", [])
-        choices = max(layer.look.numbers.get("choices", [0]))
+        entropies = layer.look.number("entropy")
+        choices = max(layer.look.number("choices") or [0])
         if (
             len(entropies) >= limit["looks"]
             and choices >= limit["choices"]

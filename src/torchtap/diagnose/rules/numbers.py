@@ -171,7 +171,7 @@ def _overflow(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:  # noqa: 
 
 def _underflow(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     for layer in run.layers:
-        zeros = layer.look.numbers.get("gradient_zeros", [])
+        zeros = layer.look.number("gradient_zeros")
         if (
             layer.look.dtype != "float16"
             or len(zeros) < limit["looks"]
