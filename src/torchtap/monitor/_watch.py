@@ -192,11 +192,9 @@ class Watch:
     def _begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A forward begins: the batch of the one before is kept where that was not finite."""
         kept = self._kept
-        if kept is None or is_aside():
+        if kept is None or self._first is not None or is_aside():  # the first is all that is asked for
             return
-        kept.held = kept.held or (
-            self._first is None and self._state.first_nonfinite_now(wait=True) is not None
-        )
+        kept.held = kept.held or self._state.first_nonfinite_now(wait=True) is not None
         kept.begins(module, args, kwargs)
 
     def _look_for_nonfinite(self) -> None:
@@ -408,6 +406,8 @@ class Watch:
         if self._closer is not None and self._closed_run is None and self.steps and self.model is not None:
             self._closed_run = run_of(self, self._closer)  # the model may go before anybody asks
         _detach(self._hooks, self._handles, self._state, self._closer)
+        if self._kept is not None:
+            self._kept.drop()
         self._flush()
         if self._background is not None:
             self._background.close()

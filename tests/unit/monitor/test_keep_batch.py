@@ -256,6 +256,9 @@ def test_no_batch_and_no_graph_outlives_its_step() -> None:
         assert there() is None
         assert w._kept is not None
         assert w._kept._inputs is None
+        model(batch).sum().backward()
+        assert w._kept._inputs is not None
+    assert w._kept._inputs is None, "closed"
 
 
 def test_on_the_device_path_it_belongs_to_its_own_step_though_that_is_read_late() -> None:
