@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import Any
 
@@ -37,7 +36,6 @@ class LayerHook(Harmless):
         "_gradients",
         "_layer",
         "_numbers",
-        "_of_thread",
         "_pass",
         "_recall",
         "_state",
@@ -54,7 +52,6 @@ class LayerHook(Harmless):
         self.zeros = zeros
         self._pass = -1
         self._call = self._recall = 0
-        self._of_thread = threading.local()
         self._compiled_calls: dict[str, int] = {}
         self._numbers: dict[tuple[int, str], tuple[int, int]] = {}
         self.number = number_of(self)
@@ -96,9 +93,9 @@ class LayerHook(Harmless):
 
     def _call_of_replica(self) -> int:
         """DataParallel runs each replica in a thread that it makes for one forward: there it is counted."""
-        here = self._of_thread.__dict__
-        call: int = here.get("call", 0)
-        here["call"] = min(call + 1, MOST_CALLS - 1)
+        here = self._state.in_thread.calls
+        call = here.get(self.number, 0)
+        here[self.number] = min(call + 1, MOST_CALLS - 1)
         return call
 
     def saw(self, tensor: Tensor, path: str, *, recording: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -28,6 +29,14 @@ MOST_GRADIENTS = 4096
 """Gradients of one step that are measured: see `hooks.on_gradient` for what a graph of many more does in torch 2.14."""
 
 
+class InThread(threading.local):
+    """What each thread has of its own: DataParallel runs each replica in a thread that it makes for one forward."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, int] = {}
+        """By the number of a layer's hook."""
+
+
 class State:
     """Of one watch. Holds no module and no tensor of the model."""
 
@@ -46,6 +55,7 @@ class State:
         self.forwards = 0
         """Of the model itself, until now."""
         self.step = 0
+        self.in_thread = InThread()
         self.counts_zeros = True
         """Whether zeros are counted in this step: they cost PyTorch's operators as much as all the rest."""
         self.gradients = 0
