@@ -40,11 +40,13 @@ class Diagnosis(Finding):
 
 
 class Diagnoses(list[Diagnosis]):
-    """All that was found, the likeliest root cause first. Printed, one after the other; empty where all is well.
+    """All that was found, the likeliest root cause first; empty where all is well. Shown in words, also by Jupyter.
 
-    >>> print(Diagnoses())
+    >>> Diagnoses()
     nothing found
     """
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n\n".join(map(str, self)) or "nothing found"
+
+    __str__ = __repr__
