@@ -121,7 +121,8 @@ class KeptBatch:
         assert self._random is not None
         own, cuda = self._random
         with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.random.fork_rng())
+            # Of no other GPU: to ask for its state would initialise CUDA on it.
+            stack.enter_context(torch.random.fork_rng(range(len(cuda))))
             torch.set_rng_state(own)
             if cuda:
                 torch.cuda.set_rng_state_all(cuda)

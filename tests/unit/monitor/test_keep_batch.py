@@ -324,3 +324,10 @@ def test_what_traces_or_transforms_the_model_is_left_alone(keep_batch: bool) -> 
     assert torch.equal(exported(x), model(x))
     with pytest.raises(KeyError):
         w.series("0")
+
+
+def test_a_gpu_that_the_training_does_not_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its random state is not asked for: that would initialise CUDA, and fail where its driver does."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert report_of(trained(Distance(), distances, keep_batch=True)).origin.node == "SqrtBackward0"
