@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import CodeType
@@ -48,6 +49,16 @@ class Quiet(Harmless):
         self._function(*seen)
 
 
+# Where a module has its forward hooks, and what is special about some.
+_TABLES = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
+
+
 class Hooks:
     """Forward hooks on layers, removed together.
 
@@ -68,7 +79,8 @@ class Hooks:
     def __init__(self) -> None:
         self.refused: list[tuple[Layer, str]] = []
         """The layers that could not be hooked, each with the reason in words."""
-        self._handles: list[RemovableHandle] = []
+        self._at: list[tuple[weakref.ref[nn.Module], int]] = []
+        """Whose hooks they are, and the number of each. Not PyTorch's handles, which are larger than all else here."""
         self._lock = threading.Lock()
 
     def add(self, layer: Layer, function: Seen) -> bool:
@@ -100,18 +112,22 @@ class Hooks:
             if (why := refusal(layer)) is not None:
                 self.refused.append((layer, why))
                 return False
-            self._handles.append(register(function if isinstance(function, Harmless) else Quiet(function)))
+            handle = register(function if isinstance(function, Harmless) else Quiet(function))
+            self._at.append((weakref.ref(layer.module), handle.id))
             return True
 
     def remove(self) -> None:
         """Take all hooks off. Doing it again does nothing."""
         with self._lock:
-            while self._handles:
-                self._handles.pop().remove()
+            while self._at:
+                module, number = self._at.pop()
+                if (there := module()) is not None:
+                    for table in _TABLES:
+                        getattr(there, table).pop(number, None)
 
     def __len__(self) -> int:
         """How many hooks there are now."""
-        return len(self._handles)
+        return len(self._at)
 
     def __enter__(self) -> Hooks:
         return self

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.nn.utils.rnn import PackedSequence
 
 
@@ -27,6 +28,9 @@ def tensors(value: object) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield "", value
         return
+    if is_compiling():  # which would compile anew for each tensor whose identity it is asked for
+        yield from _traced(value, "")
+        return
     seen: set[int] = set()  # all that is looked at is held by `value`, so no number is given twice
     todo: list[tuple[str, object]] = [("", value)]
     while todo:
@@ -41,6 +45,15 @@ def tensors(value: object) -> Iterator[tuple[str, Tensor]]:
             continue
         seen.add(id(each))
         todo.extend(reversed([(f"{path}.{name}" if path else name, part) for name, part in parts]))
+
+
+def _traced(value: object, path: str) -> Iterator[tuple[str, Tensor]]:
+    """As `tensors`, but what stands at two places is given twice."""
+    if isinstance(value, Tensor):
+        yield path, value
+        return
+    for name, part in _parts(value) or ():
+        yield from _traced(part, f"{path}.{name}" if path else name)
 
 
 class Nested:

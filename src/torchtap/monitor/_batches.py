@@ -59,13 +59,14 @@ class BatchLook:
         self._objects: list[weakref.ref[Tensor]] = []
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
-        if not self.looking or self._passes >= PASSES or is_aside():
+        # First of all: code that is being compiled must not read what changes, or it is compiled anew each time.
+        if is_aside() or not self.looking or self._passes >= PASSES:
             return
         self._passes += 1
         for _, tensor in tensors((args, kwargs)):
             if tensor.layout is not torch.strided or tensor.device.type == "meta" or not tensor.numel():
                 continue
-            if in_cuda_graph(tensor):
+            if in_cuda_graph(tensor) or tensor.is_nested or tensor.is_quantized:
                 continue
             if not self._rows and tensor.dim():
                 self._rows = tensor.shape[0]

@@ -7,6 +7,7 @@ never had a gradient yet; a few elements of every parameter are compared in ever
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.optim import Optimizer
 
 from torchtap.monitor._parameters import local, spread
 from torchtap.monitor._rows import read_later
+from torchtap.monitor.stats.refusing import PLAIN
 
 ELEMENTS = 64
 """Of one parameter, evenly spread, that are compared over the run."""
@@ -95,7 +97,7 @@ class Bookkeeping:
         self.steps_seen += 1
         optimizer = None if self._optimizer is None else self._optimizer()
         if optimizer is not None:
-            rates = [group["lr"] for group in optimizer.param_groups]
+            rates = [rate for group in optimizer.param_groups if (rate := group.get("lr")) is not None]
             plain = [
                 float(rate) for rate in rates if not isinstance(rate, Tensor) or rate.device.type == "cpu"
             ]
@@ -109,10 +111,10 @@ class Bookkeeping:
         before, after, start = self._before, self._after, self._start
         if before is None or after is None or start is None:
             return
-        moved = {name for name in before.names if not after.same(before, name)}
+        moved = {name for name in before.hashes if not after.same(before, name)}
         self.looks += 1
         self.moved_in_step |= moved
-        later = before is not start and all(before.same(start, name) for name in before.names)
+        later = before is not start and all(before.same(start, name) for name in before.hashes)
         self.undone += later and bool(moved)
         self._before = self._after = None
 
@@ -127,46 +129,60 @@ class Bookkeeping:
         if model is None or self._start is None:
             return {}
         now = _Samples(model)
-        return {name: not now.same(self._start, name) for name in now.names if name in self._start.names}
+        return {name: not now.same(self._start, name) for name in now.hashes if name in self._start.hashes}
 
     def start_equal(self, one: str, other: str) -> bool:
         """Whether two parameters had the same values at the start."""
         start = self._start
-        if start is None or one not in start.names or other not in start.names:
-            return False
-        return bool(np.array_equal(start.values(one), start.values(other)))
+        found = start.hashes.get(one) if start is not None else None
+        return start is not None and found is not None and found == start.hashes.get(other)
 
 
-def _plain(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel() > 0
+def plain(tensor: Tensor) -> bool:
+    """Whether it has values that can be read as they are."""
+    return (
+        (type(tensor) in PLAIN or hasattr(tensor, "to_local"))
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and not tensor.is_quantized
+        and tensor.numel() > 0
+    )
 
 
 class _Samples:
-    """A few elements of each parameter, copied to the host without waiting."""
+    """What tells whether a parameter has changed: a hash of a few of its elements, as they were at this moment.
+
+    They are copied to the host without waiting, and hashed when that has come: 8 bytes are kept of a parameter.
+    """
 
     @torch.no_grad()
     def __init__(self, model: nn.Module) -> None:
-        self.names: dict[str, tuple[torch.device, slice]] = {}
-        parts: dict[torch.device, list[Tensor]] = {}
-        lengths: dict[torch.device, int] = {}
+        self._hashes: dict[str, int] = {}
+        self._reads: list[tuple[list[str], list[int], Callable[[], np.ndarray]]] = []
+        of_devices: dict[torch.device, dict[str, Tensor]] = {}
         for name, parameter in model.named_parameters():
-            value = local(parameter).detach()
-            if not _plain(value):
-                continue
-            flat = spread(value, ELEMENTS).double()
-            at = lengths.get(value.device, 0)
-            self.names[name] = value.device, slice(at, at + len(flat))
-            lengths[value.device] = at + len(flat)
-            parts.setdefault(value.device, []).append(flat)
-        self._reads = {device: read_later(torch.cat(some)) for device, some in parts.items()}
+            if plain(parameter) and plain(value := local(parameter).detach()):
+                of_devices.setdefault(value.device, {})[name] = spread(value, ELEMENTS).double()
+        for device, parts in of_devices.items():
+            read = read_later(torch.cat(list(parts.values())))
+            self._reads.append((list(parts), [len(part) for part in parts.values()], read))
+            if device.type == "cpu":
+                self._take()
 
-    def values(self, name: str) -> np.ndarray:
-        """Of one parameter, float64."""
-        device, part = self.names[name]
-        return self._reads[device]()[part]
+    def _take(self) -> None:
+        reads, self._reads = self._reads, []
+        for names, lengths, read in reads:
+            parts = np.split(read() + 0.0, np.cumsum(lengths)[:-1])  # -0.0 is the same as 0.0
+            self._hashes.update((name, hash(part.tobytes())) for name, part in zip(names, parts, strict=True))
+
+    @property
+    def hashes(self) -> dict[str, int]:
+        """By the parameter's name. Waits for what is on the way."""
+        if self._reads:
+            self._take()
+        return self._hashes
 
     def same(self, other: _Samples, name: str) -> bool:
-        """Whether this parameter's elements are bitwise those of the other time."""
-        if name not in other.names:
-            return False
-        return bool(np.array_equal(self.values(name), other.values(name), equal_nan=True))
+        """Whether this parameter's elements are those of the other time."""
+        theirs = other.hashes.get(name)
+        return theirs is not None and self.hashes.get(name) == theirs

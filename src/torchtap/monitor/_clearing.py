@@ -9,7 +9,7 @@ exactly what the last step had left. So a GAN, whose other loss runs through the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,14 +30,17 @@ ELEMENTS = 16
 class Clearing:
     """Of one model."""
 
-    def __init__(self, layers: Sequence[WatchedLayer], optimizer: Optimizer | None) -> None:
+    def __init__(
+        self, layers: Sequence[WatchedLayer], optimizer: Optimizer | None, compiled: Collection[int] = ()
+    ) -> None:
+        self._compiled = compiled
         # Only its own parameters are cleared by an optimizer.
         held = None
         if optimizer is not None:
             held = {id(each) for group in optimizer.param_groups for each in group["params"]}
         able = [
-            layer
-            for layer in layers
+            (place, layer)
+            for place, layer in enumerate(layers)
             if (weight := _weight(layer.module)) is not None
             and (held is None or id(weight) in held)
             and (hookable := layer.hookable()) is not None
@@ -50,13 +53,13 @@ class Clearing:
         self._had_none: set[int] = set()
         self._found: dict[int, list[Tensor]] = {}
         self._reads: list[Callable[[], np.ndarray]] = []
-        self._none = 0
-        """Looks that found the gradient cleared, known without a read."""
+        """Of the last look that has an answer to be read."""
+        self._kept = self._looks = 0
 
     def begin(self) -> None:
         """The step that begins is looked at."""
-        for number, watched in enumerate(self._layers):
-            if (layer := watched.hookable()) is not None:
+        for number, (place, watched) in enumerate(self._layers):
+            if place not in self._compiled and (layer := watched.hookable()) is not None:
                 self._hooks.add(layer, functools.partial(self._forward, number))
 
     def _forward(self, number: int, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002
@@ -66,7 +69,7 @@ class Clearing:
                 return
 
     def _backward(self, number: int) -> None:
-        weight = _weight(self._layers[number].module)
+        weight = _weight(self._layers[number][1].module)
         if weight is None or number not in self._left:
             return
         gradient = weight.grad
@@ -80,14 +83,16 @@ class Clearing:
 
     def end(self, *, next_too: bool) -> None:
         """The optimizer's step has been done. With `next_too` the next one will be looked at: keep what is left."""
-        self._none += len(self._had_none)
+        self._looks += len(self._had_none)
+        if self._found:
+            self._read()
         for number, found in self._found.items():
             if number not in self._had_none:
                 self._reads.append(read_later(torch.stack(found).all()))
         self._had_none, self._found, self._left = set(), {}, {}
         self._hooks.remove()
         if next_too:
-            for number, layer in enumerate(self._layers):
+            for number, (_, layer) in enumerate(self._layers):
                 weight = _weight(layer.module)
                 if weight is not None and weight.grad is not None and weight.grad.layout is torch.strided:
                     self._left[number] = spread(weight.grad, ELEMENTS).clone()
@@ -96,10 +101,15 @@ class Clearing:
         """Take the hooks off."""
         self._hooks.remove()
 
+    def _read(self) -> None:
+        reads, self._reads = self._reads, []
+        self._kept += sum(int(read()) for read in reads)
+        self._looks += len(reads)
+
     def counts(self) -> tuple[int, int]:
         """Looks that found the last step's gradient still there, and looks in all."""
-        kept = sum(int(read()) for read in self._reads)
-        return kept, len(self._reads) + self._none
+        self._read()
+        return self._kept, self._looks
 
 
 def _weight(module: nn.Module | None) -> Tensor | None:

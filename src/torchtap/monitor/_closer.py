@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -26,11 +27,16 @@ class Closer:
     """Looks closer at one model. Watch calls `step` when a training step has ended."""
 
     def __init__(
-        self, model: nn.Module, layers: Sequence[WatchedLayer], optimizer: Optimizer | None, every: int = 1
+        self,
+        model: nn.Module,
+        layers: Sequence[WatchedLayer],
+        optimizer: Optimizer | None,
+        every: int = 1,
+        compiled: Collection[int] = (),
     ) -> None:
         self._every = every
-        self.units = Units(layers)
-        self.clearing = Clearing(layers, optimizer)
+        self.units = Units(layers, compiled)
+        self.clearing = Clearing(layers, optimizer, compiled)
         self.batches = BatchLook()
         self.book = Bookkeeping(model, optimizer)
         self._step = 0
@@ -41,6 +47,8 @@ class Closer:
         self.units.begin()
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
+        if torch.compiler.is_compiling():
+            return
         self.book.before(looking=self._looks(self._step), closure=has_closure(args, kwargs))
 
     def _looks(self, step: int) -> bool:

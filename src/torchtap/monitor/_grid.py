@@ -138,15 +138,15 @@ def dead_of(watch: Watch) -> Grid:
     looked closer.
     """
     looks = watch.looks()
-    shares = {number: looks[number].dead_shares for number in sorted(looks) if looks[number].dead_shares}
+    shares = {number: look.number("dead") for number, look in sorted(looks.items()) if look.number("dead")}
     rectifying = {number for number in shares if issubclass(watch.layers[number].known().type, RECTIFIERS)}
     shares = {number: some for number, some in shares.items() if not rectifying or number in rectifying}
-    steps = sorted({step for number in shares for step in looks[number].steps})
+    steps = sorted({step for number in shares for step in looks[number].steps["dead"]})
     first = np.array(steps, dtype=np.int64)
     values = np.full((len(shares), len(steps), len(COLUMNS)), np.nan, dtype=np.float32)
     values[..., _NONFINITE:] = 0
     for line, (number, some) in enumerate(shares.items()):
-        at = np.searchsorted(first, looks[number].steps[-len(some) :])
+        at = np.searchsorted(first, looks[number].steps["dead"])
         values[line, at, COLUMNS.index("zeros")] = some
     lines = tuple(
         Line(_label(watch, each, ""), each, "", printable(watch.layers[each].kind)) for each in shares

@@ -36,6 +36,7 @@ class LayerHook(Harmless):
         "_gradients",
         "_layer",
         "_numbers",
+        "_numbers_of_first",
         "_pass",
         "_recall",
         "_state",
@@ -52,14 +53,17 @@ class LayerHook(Harmless):
         self.zeros = zeros
         self._pass = -1
         self._call = self._recall = 0
-        self._compiled_calls: dict[str, int] = {}
-        self._numbers: dict[tuple[int, str], tuple[int, int]] = {}
+        # There is one of these for each layer: what few need is made when they do.
+        self._compiled_calls: dict[str, int] | None = None
+        self._numbers: dict[tuple[int, str], tuple[int, int]] | None = None
+        self._numbers_of_first: tuple[int, int] | None = None
+        """Of the output itself in the first call: most layers have no other."""
         self.number = number_of(self)
         """What compiled code knows it by."""
         self.calls = 0
         """Of the whole run, sampled or not, with gradients or without; recomputations are none."""
-        self.refused: dict[str, int] = {}
-        """Why outputs were not measured, and how many."""
+        self.refused: dict[str, int] | None = None
+        """Why outputs were not measured, and how many; None: all were."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002
         if is_compiling():
@@ -101,9 +105,10 @@ class LayerHook(Harmless):
     def saw(self, tensor: Tensor, path: str, *, recording: bool) -> None:
         """Compiled code has this output. Its gradient is not seen: that is the business of the compiled backward."""
         state = self._state
-        if self._pass != state.passes:
+        state.compiled.add(self._layer)
+        if self._pass != state.passes or self._compiled_calls is None:
             self._pass = state.passes
-            self._compiled_calls.clear()
+            self._compiled_calls = {}
         call = self._compiled_calls.get(path, 0)
         self._compiled_calls[path] = min(call + 1, MOST_CALLS - 1)
         self.calls += 1
@@ -111,7 +116,7 @@ class LayerHook(Harmless):
             self._measure(tensor, call, path)
 
     def _measure(self, tensor: Tensor, call: int, path: str) -> None:
-        numbers = self._numbers.get((call, path))
+        numbers = self._numbers_of(call, path) if call or path else self._numbers_of_first  # a call less
         if numbers is None:
             if (why := refusal(tensor)) is not None:
                 self._refuse(why)
@@ -123,7 +128,14 @@ class LayerHook(Harmless):
             self._follow(tensor, numbers[1])
 
     def _refuse(self, why: str) -> None:
-        self.refused[why] = self.refused.get(why, 0) + 1
+        refused = self.refused = self.refused or {}
+        refused[why] = refused.get(why, 0) + 1
+
+    def _numbers_of(self, call: int, path: str) -> tuple[int, int] | None:
+        """Those of an output and of its gradient, where it was measured before."""
+        if not call and not path:
+            return self._numbers_of_first
+        return self._numbers.get((call, path)) if self._numbers is not None else None
 
     def _number(self, call: int, path: str) -> tuple[int, int]:
         table = self._state.keys
@@ -131,7 +143,11 @@ class LayerHook(Harmless):
             table.number(Key(self._layer, call, path, "output")),
             table.number(Key(self._layer, call, path, "gradient")),
         )
-        self._numbers[call, path] = made
+        if not call and not path:
+            self._numbers_of_first = made
+        else:
+            others = self._numbers = self._numbers or {}
+            others[call, path] = made
         return made
 
     def _follow(self, tensor: Tensor, number: int) -> None:
@@ -148,7 +164,7 @@ class LayerHook(Harmless):
         self._recall = min(call + 1, MOST_CALLS - 1)
         for path, tensor in tensors(output):
             if tensor.requires_grad and refusal(tensor) is None:
-                numbers = self._numbers.get((call, path)) or self._number(call, path)
+                numbers = self._numbers_of(call, path) or self._number(call, path)
                 self._follow(tensor, numbers[1])
 
 

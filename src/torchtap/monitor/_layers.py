@@ -98,12 +98,19 @@ def _known(module: nn.Module) -> Known:
 
 
 def _facts(module: nn.Module) -> dict[str, Any]:
-    found = {name: getattr(module, name) for name in FACTS if hasattr(module, name)}
+    found = {name: _attribute(module, name) for name in FACTS}
     return {
         name: value
         for name, value in found.items()
         if isinstance(value, (int, float, str, tuple)) and not isinstance(value, Tensor)
     }
+
+
+def _attribute(module: nn.Module, name: str) -> Any:
+    try:
+        return getattr(module, name, None)
+    except Exception:  # a property of the user's that has this name may raise
+        return None
 
 
 def fan_in(module: nn.Module) -> int | None:
@@ -116,7 +123,7 @@ def fan_in(module: nn.Module) -> int | None:
         return None
     if isinstance(weight, Tensor) and weight.dim() >= 2:
         transposed = type(module).__name__.startswith("ConvTranspose")
-        return int(weight.numel() // weight.shape[1 if transposed else 0])
+        return int(weight.numel() // max(1, weight.shape[1 if transposed else 0]))
     recurrent = own.get("weight_hh_l0")
     recurrent = recurrent if recurrent is not None else own.get("weight_hh")
     return int(recurrent.shape[1]) if isinstance(recurrent, Tensor) else None

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 
 from torchtap.hooks.names import WRAPPING, wrapped
 from torchtap.monitor._rows import read_later
+from torchtap.monitor.stats.refusing import PLAIN
+from torchtap.monitor.history import Layout
 
 COLUMNS = ("value", "gradient", "update", "sampled")
 """Root mean squares: of all values, of all gradients, of the update of a sample, of the sample's values before it."""
 SAMPLE = 1024
 """Elements of one parameter that its update is measured on. All of a smaller one."""
+_MEASURED = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 RUN = 8
 """They are taken so many in a row, the rows evenly spread: each of them alone would be a miss of the cache."""
 
@@ -87,7 +90,8 @@ def without_wrappers(model: nn.Module, path: str) -> str:
         inner = wrapped(module) if part in WRAPPING else None
         if inner is None or inner[0] != part:
             kept.append(part)
-        module = module._modules.get(part) or module
+        inside = module._modules.get(part)
+        module = module if inside is None else inside  # the truth of a module may be its length
     return ".".join(kept)
 
 
@@ -98,8 +102,9 @@ def _gradients(named: dict[str, Tensor]) -> dict[str, Tensor]:
 def is_plain(tensor: Tensor) -> bool:
     """Dense, real, floating and in memory."""
     return (
-        tensor.layout is torch.strided
-        and tensor.is_floating_point()
+        (type(tensor) in PLAIN or hasattr(tensor, "to_local"))
+        and tensor.layout is torch.strided
+        and tensor.dtype in _MEASURED
         and tensor.device.type != "meta"
         and local(tensor).numel() > 0  # of a small parameter some ranks hold no shard
     )
@@ -134,8 +139,12 @@ def root_mean_squares(named: dict[str, Tensor]) -> dict[str, Tensor]:
     if not named:
         return {}
     values = [local(each.detach()) for each in named.values()]
-    half = {torch.float16, torch.bfloat16}
-    norms = torch._foreach_norm(values, 2, dtype=torch.float32 if {v.dtype for v in values} & half else None)
+    dtypes = {each.dtype for each in values}
+    if len(dtypes) == 1 and not dtypes & {torch.float16, torch.bfloat16}:
+        norms = torch._foreach_norm(values, 2)
+    else:
+        wide = torch.float64 if torch.float64 in dtypes else torch.float32
+        norms = torch._foreach_norm(values, 2, dtype=wide)
     return {name: norm / value.numel() ** 0.5 for name, norm, value in zip(named, norms, values, strict=True)}
 
 
@@ -166,3 +175,7 @@ def pooled(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         both = np.where(np.isnan(one), other, np.where(np.isnan(other), one, (one + other) / 2))
     both[..., -1] = one[..., -1] + other[..., -1]
     return np.asarray(both, dtype=np.float32)
+
+
+LAYOUT = Layout((*range(len(COLUMNS)), 7), pooled)
+"""Of a history of points as `ParameterNorms.after` gives them."""

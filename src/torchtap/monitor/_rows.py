@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable
 
 import numpy as np
@@ -22,15 +23,16 @@ Rows = tuple[np.ndarray, np.ndarray]
 class HostRows:
     """Rows in the host's memory, for tensors on the CPU.
 
-    A row is claimed by taking the last entry of `free` and writing what it is of to `numbers`: each is one operation of
+    A row is claimed by taking the last place of `free` and writing what it is of to `numbers`: each is one operation of
     Python's, so any thread may, without a lock.
     """
 
     def __init__(self) -> None:
         self._chunks: list[np.ndarray] = []
-        self._all: list[tuple[int, int]] = []
-        """Every row's place and address, the first one last."""
-        self.free: list[tuple[int, int]] = []
+        self._addresses = array("q")
+        self._all: list[int] = []
+        """Every row's place, the first one last."""
+        self.free: list[int] = []
         self.numbers: list[int] = []
         self._lock = threading.Lock()
 
@@ -38,12 +40,12 @@ class HostRows:
         """The address of a new row. Any thread."""
         while True:
             try:
-                place, address = self.free.pop()
+                place = self.free.pop()
             except IndexError:
                 self._make_room()
             else:
                 self.numbers[place] = number
-                return address
+                return self._addresses[place]
 
     def _make_room(self) -> None:
         with self._lock:
@@ -59,10 +61,11 @@ class HostRows:
                     self.free = self._all[: len(self._all) - len(numbers)]
                     return
             chunk = np.empty((_CHUNK, ROW))
-            first = len(self.numbers)
+            first, at = len(self.numbers), chunk.ctypes.data
             self._chunks.append(chunk)
             self.numbers += [0] * _CHUNK
-            new = [(first + row, chunk.ctypes.data + row * _BYTES) for row in reversed(range(_CHUNK))]
+            self._addresses.extend(range(at, at + _CHUNK * _BYTES, _BYTES))
+            new = list(range(first + _CHUNK - 1, first - 1, -1))
             self._all = new + self._all
             self.free = new
 

@@ -58,6 +58,8 @@ class State:
         self.in_thread = InThread()
         self.counts_zeros = True
         """Whether zeros are counted in this step: they cost PyTorch's operators as much as all the rest."""
+        self.compiled: set[int] = set()
+        """Layers that run as compiled code: hooks that come and go would have it compiled anew."""
         self.gradients = 0
         """Hooked in this step; those beyond `MOST_GRADIENTS` are counted only."""
         self.keys = KeyTable()

@@ -281,7 +281,7 @@ def _notes(watch: Watch, layers: Sequence[LayerLine]) -> Iterator[str]:
         more = f" and {len(never) - 3} more" if len(never) > 3 else ""
         yield f"never called: {', '.join(never[:3])}{more}"
     for layer, hook in zip(watch.layers, watch.layer_hooks, strict=True):
-        for why, times in hook.refused.items():
+        for why, times in (hook.refused or {}).items():
             yield f"not measured: {times:,} outputs of {layer.name or MODEL}: {why}"
 
 

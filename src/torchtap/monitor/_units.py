@@ -7,9 +7,7 @@ are there only in the steps that are looked at, so they cost nothing in between.
 from __future__ import annotations
 
 import functools
-from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +17,11 @@ from torch import Tensor, nn
 from torchtap.hooks import Hooks, on_gradient, tensors
 from torchtap.hooks.lifecycle import is_aside
 from torchtap.monitor._layers import WatchedLayer
+from torchtap.monitor._looks import Look, Numbers, Seen, look_of
 from torchtap.monitor._rows import read_later
 from torchtap.monitor.stats import refusal
+from torchtap.monitor.stats.kernel import TYPES
+from torchtap.monitor.stats.refusing import PLAIN
 
 UNITS = 2048
 """Units of one layer that are followed: all of a smaller one, else evenly spread."""
@@ -36,78 +37,53 @@ VALUES_OF_A_ROW = 512
 """By which a row is compared with the others first."""
 CALLS = 4
 """Calls of one layer in one step that are looked at."""
-_LOOKS, _SAMPLES = 48, 16
-"""How many of the last are kept."""
 SATURATED = 0.98
 """Of tanh: there its derivative is below 0.04."""
 
 _CONVOLUTIONAL = ("Conv", "BatchNorm", "GroupNorm", "InstanceNorm", "SyncBatchNorm", "LazyConv")
 
 
-@dataclass(slots=True)
-class Look:
-    """What was seen of one layer. Shares are of 0 to 1, one a look, in order."""
-
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    dead: np.ndarray | None = None
-    """[units] uint8: looks in a row, up to the last, in which the unit gave nothing above 0 and got no gradient."""
-    dead_shares: array[float] = field(default_factory=lambda: array("f"))
-    numbers: dict[str, array[float]] = field(default_factory=dict)
-    """By name: see `_MEASURES`."""
-    touched: np.ndarray | None = None
-    """[rows] bool of an embedding."""
-    tokens: int = 0
-    """Indices that the embedding was given in the looks."""
-    dtype: str = ""
-    device: str = ""
-    samples: array[int] = field(default_factory=lambda: array("q"))
-    """Length of the output's first dimension."""
-    order: int = -1
-    """Its place in the order in which layers ran first."""
-    training: bool = True
-    shape: tuple[int, ...] = ()
-
-    def number(self, name: str) -> Sequence[float]:
-        """One look's after the other; empty where it was not measured."""
-        return self.numbers.get(name, ())
-
-
-def _keep_last(values: array[Any], value: float, most: int) -> None:
-    """Numbers as such: a list would need eight times the memory, for every layer."""
-    values.append(value)
-    if len(values) > most:
-        del values[0]
-
-
 class Units:
     """Looks at the layers of one model."""
 
-    def __init__(self, layers: Sequence[WatchedLayer]) -> None:
+    def __init__(self, layers: Sequence[WatchedLayer], compiled: Collection[int] = ()) -> None:
         self._layers = layers
-        self.looks: dict[int, Look] = {}
+        self._compiled = compiled
+        self.given_up: dict[int, str] = {}
+        """Layers of which a look failed, and why: they are looked at no more."""
+        self._seen: dict[int, Seen] = {}
+        self._numbers = Numbers(len(layers))
         self._hooks = Hooks()
         self._calls: dict[int, int] = {}
         self._found: dict[tuple[int, str], Tensor] = {}
         self._reads: list[tuple[int, list[tuple[int, str, int]], Callable[[], np.ndarray]]] = []
         self._masks: dict[int, Tensor] = {}
         self._last: tuple[tuple[int, ...], int] = ((), -1)
-        self._ran = 0
 
     def begin(self) -> None:
         """The step that begins is looked at."""
         for number, watched in enumerate(self._layers):
             layer = watched.hookable()
-            if layer is not None and not layer.compiled:
-                self._hooks.add_with_inputs(layer, functools.partial(self._forward, number))
+            if layer is None or layer.compiled or number in self._compiled or number in self.given_up:
+                continue
+            if isinstance(layer.module, _NEED_INPUTS):
+                self._hooks.add_with_inputs(layer, functools.partial(self._forward_with_inputs, number))
+            else:  # a hook with inputs by name costs memory for good
+                self._hooks.add(layer, functools.partial(self._forward, number))
 
-    def _forward(
+    def _forward(self, number: int, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._forward_with_inputs(number, module, args, {}, output)
+
+    def _forward_with_inputs(
         self, number: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        calls = self._calls.get(number, 0)
-        if calls >= CALLS or is_aside():
+        if is_aside() or (calls := self._calls.get(number, 0)) >= CALLS or number in self.given_up:
             return
-        with torch.no_grad():
-            self._look(number, calls, module, args, kwargs, output)
+        try:
+            with torch.no_grad():
+                self._look(number, calls, module, args, kwargs, output)
+        except Exception as error:  # a layer of the user's may be anything, and its training goes on
+            self.given_up[number] = f"{type(error).__name__}: {error}"
 
     def _look(
         self,
@@ -118,18 +94,16 @@ class Units:
         kwargs: dict[str, Any],
         output: Any,
     ) -> None:
-        first = next((each for _, each in tensors(output) if refusal(each) is None), None)
+        first = next((each for _, each in tensors(output) if _fits(each)), None)
         if first is None or first.dim() == 0 or not first.numel():
             return
-        look = self.looks.get(number)
-        if look is None:
-            look = self.looks[number] = Look(
-                dtype=str(first.dtype).removeprefix("torch."), device=first.device.type, order=self._ran
-            )
-            self._ran += 1
+        seen = self._seen.get(number)
+        if seen is None:
+            seen = Seen(str(first.dtype).removeprefix("torch."), first.device.type, len(self._seen))
+            self._seen[number] = seen
         if not calls:
-            _keep_last(look.samples, first.shape[0], _SAMPLES)
-            look.training, look.shape = module.training, tuple(first.shape)
+            seen.training, shape = module.training, tuple(first.shape)
+            seen.shape = seen.shape if seen.shape == shape else shape
         self._calls[number] = calls + 1
         dimension = self._unit_dimension(module, first)
         rows = _rows_of_units(first, dimension)
@@ -139,7 +113,7 @@ class Units:
             if isinstance(module, of):
                 for name, value in measure(module, args, kwargs, first):
                     self._keep(number, name, value, torch.maximum)
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+        if type(module).forward in _BY_INDEX:
             self._touch(number, module, args, kwargs)
         if first.requires_grad:
             on_gradient(first, functools.partial(self._gradient, number, dimension, rows))
@@ -164,7 +138,7 @@ class Units:
             self._keep(number, "apart", apart, torch.maximum)
 
     def _gradient(self, number: int, dimension: int, rows: int, gradient: Tensor) -> None:
-        if refusal(gradient) is None and gradient.numel():
+        if _fits(gradient) and gradient.numel():
             with torch.no_grad():
                 some = gradient.detach()[:rows]
                 high, low = (_by_unit(some, dimension, reduce) for reduce in (torch.amax, torch.amin))
@@ -180,14 +154,16 @@ class Units:
         kwargs: dict[str, Any],
     ) -> None:
         indices = args[0] if args else kwargs.get("input")
-        if isinstance(indices, Tensor):
+        if isinstance(indices, Tensor) and indices.dtype in (torch.int64, torch.int32):
             mask = self._masks.get(number)
-            if mask is None:
-                mask = self._masks[number] = torch.zeros(
-                    module.num_embeddings, dtype=torch.bool, device=indices.device
-                )
+            rows = len(module._parameters["weight"])
+            if mask is None or len(mask) < rows:
+                wider = torch.zeros(rows, dtype=torch.bool, device=indices.device)
+                if mask is not None:
+                    wider[: len(mask)] = mask
+                mask = self._masks[number] = wider
             mask[indices.reshape(-1)] = True
-            self.looks[number].tokens += indices.numel()
+            self._seen[number].tokens += indices.numel()
 
     def _keep(self, number: int, name: str, value: Tensor, merge: Callable[[Tensor, Tensor], Tensor]) -> None:
         value = value.detach().float().reshape(-1)
@@ -224,40 +200,43 @@ class Units:
             of: dict[int, dict[str, np.ndarray]] = {}
             for (number, name, _), value in zip(parts, values, strict=True):
                 of.setdefault(number, {})[name] = value
+            self._numbers.begin(step)
             for number, given in of.items():
-                self._add(
-                    self.looks[number],
-                    step,
-                    given,
-                    rectifier=issubclass(self._layers[number].known().type, RECTIFIERS),
-                )
+                self._add(number, given)
 
-    @staticmethod
-    def _add(look: Look, step: int, given: dict[str, np.ndarray], *, rectifier: bool) -> None:
-        _keep_last(look.steps, step, _LOOKS)
+    def _add(self, number: int, given: dict[str, np.ndarray]) -> None:
+        seen, rectifier = self._seen[number], issubclass(self._layers[number].known().type, RECTIFIERS)
         high, gradient = given.pop("max", None), given.pop("gradient", None)
         if high is not None and (rectifier or (gradient is not None and len(gradient) == len(high))):
             dead = high <= 0
             if not rectifier:
                 assert gradient is not None
                 dead &= gradient == 0
-            if look.dead is None or len(look.dead) != len(dead):
-                look.dead = np.zeros(len(dead), dtype=np.uint8)
-            look.dead = np.where(dead, np.minimum(look.dead, 254) + 1, 0).astype(np.uint8)
-            _keep_last(look.dead_shares, float(dead.mean()), _LOOKS)
+            seen.add_dead(dead)
+            given["dead"] = dead.mean(keepdims=True)
         if gradient is not None:
-            given["gradient_reaches"] = np.array([float((gradient > 0).mean())])
+            given["gradient_reaches"] = (gradient > 0).mean(keepdims=True)
         for name, value in given.items():
-            _keep_last(look.numbers.setdefault(name, array("f")), float(value[0]), _LOOKS)
+            self._numbers.add(number, name, float(value[0]))
 
-    def finish(self) -> None:
-        """Read all, and which rows of embeddings were touched."""
+    def looks(self) -> dict[int, Look]:
+        """All that was seen until now, by the layer's place; waits for what is on the way."""
         self.read()
-        for number, mask in self._masks.items():
-            self.looks[number].touched = mask.cpu().numpy()
+        touched = {number: mask.cpu().numpy() for number, mask in self._masks.items()}
+        return {
+            number: look_of(seen, self._numbers.of(number), touched.get(number))
+            for number, seen in self._seen.items()
+        }
 
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6)
+_BY_INDEX = (nn.Embedding.forward, nn.EmbeddingBag.forward)
+"""Of layers whose first input are rows of their weight; a class derived from them may take anything."""
+
+
+def _fits(tensor: Tensor) -> bool:
+    """Whether a closer look can be taken: more is done with it than statistics of one row."""
+    return type(tensor) in PLAIN and tensor.dtype in TYPES and refusal(tensor) is None
 
 
 def _by_unit(tensor: Tensor, dimension: int, reduce: Callable[..., Tensor]) -> Tensor:
@@ -333,7 +312,10 @@ def _batch_norm(module: Any, args: tuple[Any, ...], kwargs: Any, output: Tensor)
     given = args[0].detach().float() if args and isinstance(args[0], Tensor) else None
     if given is None or given.dim() < 2:
         return []
-    made = [("rows", _number(given, given.numel() / given.shape[1]))]
+    made = [
+        ("rows", _number(given, given.numel() / given.shape[1])),
+        ("samples", _number(given, given.shape[0])),
+    ]
     if module.training and module.running_mean is not None and given.numel() > given.shape[1]:
         some = _few_of_each_channel(given)
         others = [each for each in range(given.dim()) if each != 1]
@@ -375,7 +357,8 @@ def _attention(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outpu
     """Entropy of the attention weights, computed once more for two rows of the batch."""
     query = args[0] if args else kwargs.get("query")
     key = args[1] if len(args) > 1 else kwargs.get("key")
-    if not isinstance(query, Tensor) or not isinstance(key, Tensor) or module.in_proj_weight is None:
+    own = module._parameters.get("in_proj_weight")  # no attribute: a parametrization would compute it anew
+    if not isinstance(query, Tensor) or not isinstance(key, Tensor) or own is None:
         return []
     if query.dim() != 3 or key.dim() != 3 or query.is_nested:
         return []
@@ -383,7 +366,7 @@ def _attention(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outpu
     if not module.batch_first:
         query, key = query.transpose(0, 1), key.transpose(0, 1)
     width, heads = module.embed_dim, module.num_heads
-    weight, bias = module.in_proj_weight.detach().float(), module.in_proj_bias
+    weight, bias = own.detach().float(), module._parameters.get("in_proj_bias")
     q = query[:2, :64].detach().float() @ weight[:width].T
     k = key[:2].detach().float() @ weight[width : 2 * width].T
     if bias is not None:
@@ -404,5 +387,8 @@ _MEASURES: tuple[tuple[Any, Callable[..., Measured]], ...] = (
     (nn.LayerNorm, _layer_norm),
     (nn.MultiheadAttention, _attention),
 )
-"""saturated: share of values; entropy: 0 to 1, of `choices`; rows: values a channel; mean_off: in running standard
+"""saturated: share of values; samples: rows of the batch; entropy: 0 to 1, of `choices`; rows: values a channel; mean_off: in running standard
 deviations; variance_off: logarithm of the factor; below_eps: share of rows whose variance is below eps."""
+_NEED_INPUTS = tuple(
+    {nn.Embedding, nn.EmbeddingBag, nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.MultiheadAttention}
+)

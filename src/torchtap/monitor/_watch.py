@@ -7,6 +7,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +30,7 @@ from torchtap.monitor._first import FirstNonfinite, first_of, weights_of
 from torchtap.monitor._frame import to_pandas
 from torchtap.monitor._layer_hook import LayerHook, PassHook
 from torchtap.monitor._layers import WatchedLayer
+from torchtap.monitor._looks import Look
 from torchtap.monitor._ops import Values
 from torchtap.monitor._parameters import ParameterNorms
 from torchtap.monitor._rerun import KeptBatch, Rerun
@@ -36,7 +38,6 @@ from torchtap.monitor._rows import Rows, merged, read_later
 from torchtap.monitor._scale import Unscaled
 from torchtap.monitor._state import State
 from torchtap.monitor._summary import Summary, summary_of
-from torchtap.monitor._units import Look
 from torchtap.monitor.history import History, Scalars, Series, points
 from torchtap.monitor.run import Run, run_of
 from torchtap.monitor.writers.background import Background
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold, nn.Hardshrink, nn.Softshrink)
 """Layers whose outputs have exact zeros: there the fraction of zeros is measured as a rule."""
-_KEPT_OF_PARAMETERS = 24
+_KEPT_OF_PARAMETERS = 16
 _open = ByModule["weakref.ref[Watch]"]()
 """The watch of each model that has one."""
 
@@ -113,7 +114,7 @@ class Watch:
         self._state = State(every=every, scaler=scaler, device_path=device_path)
         self._history = History()
         self._parameters = ParameterNorms()
-        self._parameter_history = History(_KEPT_OF_PARAMETERS, _parameters.pooled)
+        self._parameter_history = History(_KEPT_OF_PARAMETERS, _parameters.LAYOUT)
         self._scalars = Scalars()
         self._given: dict[str, Callable[[], float]] = {}
         self._ended: _Ended | None = None
@@ -130,7 +131,7 @@ class Watch:
         self._of_model: LayerHook | None = None
         try:
             if look_closer:
-                self._closer = Closer(model, self.layers, optimizer, every)
+                self._closer = Closer(model, self.layers, optimizer, every, self._state.compiled)
             if writers:
                 self._background = Background(writers, self._about(model), block=block)
             self._attach(model, chosen, optimizer, gradients, zeros)
@@ -222,7 +223,8 @@ class Watch:
     def _after_optimizer(self, optimizer: Optimizer, *_: object) -> None:
         groups = optimizer.param_groups
         for number, group in enumerate(groups):
-            self.log(**{"lr" if len(groups) == 1 else f"lr.{number}": group["lr"]})
+            if isinstance(rate := group.get("lr"), (int, float, Tensor)):  # Adafactor may have none
+                self.log(**{"lr" if len(groups) == 1 else f"lr.{number}": rate})
         self.step()
 
     def log(self, **values: float | Tensor) -> None:
@@ -374,10 +376,7 @@ class Watch:
 
     def looks(self) -> dict[int, Look]:
         """What closer looks have seen until now, by the place in `layers`; nothing with `look_closer=False`."""
-        if self._closer is None:
-            return {}
-        self._closer.units.read()
-        return self._closer.units.looks
+        return {} if self._closer is None else self._closer.units.looks()
 
     def diagnose(self) -> Diagnoses:
         """What is wrong with this training until now, the likeliest root cause first: see `torchtap.diagnose`.
@@ -403,14 +402,20 @@ class Watch:
 
     def close(self) -> None:
         """Take all hooks off. What was measured stays. Doing it again does nothing."""
-        if self._closer is not None and self._closed_run is None and self.steps and self.model is not None:
-            self._closed_run = run_of(self, self._closer)  # the model may go before anybody asks
-        _detach(self._hooks, self._handles, self._state, self._closer)
-        if self._kept is not None:
-            self._kept.drop()
-        self._flush()
-        if self._background is not None:
-            self._background.close()
+        with ExitStack() as whatever_fails:
+            if self._background is not None:
+                whatever_fails.callback(self._background.close)
+            if self._kept is not None:
+                whatever_fails.callback(self._kept.drop)
+            whatever_fails.callback(_detach, self._hooks, self._handles, self._state, self._closer)
+            self._flush()
+            if (
+                self._closer is not None
+                and self._closed_run is None
+                and self.steps
+                and self.model is not None
+            ):
+                self._closed_run = run_of(self, self._closer)  # the model may go before anybody asks
 
     def __enter__(self) -> Watch:
         if not self.is_open:

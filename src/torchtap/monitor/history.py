@@ -1,19 +1,21 @@
 """What a watch remembers of a run: some dozens of points a tensor, however long the run is.
 
-The first 48 steps are kept as they are. Then two neighbours become one point, and each new point stands for twice as
+The first 28 steps are kept as they are. Then two neighbours become one point, and each new point stands for twice as
 many steps, and so on: the whole run at ever coarser steps, in memory that does not grow. Nothing falls between points:
 a point holds the least minimum, the greatest maximum and all non-finite values of its steps, and mean, rms and
-std as if its steps' values were one tensor.
+std as if its steps' values were one tensor. The rms is not kept: mean and std give it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-KEPT = 48
+KEPT = 28
+SCALARS_KEPT = 48
 COLUMNS = ("min", "max", "mean", "rms", "std", "zeros", "nonfinite", "count")
 """Of a point. `zeros` is a fraction and NaN where it is not measured; `nonfinite` and `count` are numbers of values."""
 _MIN, _MAX, _MEAN, _RMS, _STD, _ZEROS, _NONFINITE, _COUNT = range(len(COLUMNS))
@@ -86,18 +88,47 @@ def _nothing(*shape: int) -> np.ndarray:
     return empty
 
 
-Pool = Callable[[np.ndarray, np.ndarray], np.ndarray]
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a history keeps points of eight columns, and makes one of two."""
+
+    kept: tuple[int, ...]
+    """The columns that it keeps, the count last."""
+    pool: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    derive: Callable[[np.ndarray], None] | None = None
+    """Fills in columns that are not kept."""
+
+    def packed(self, values: np.ndarray) -> np.ndarray:
+        """Of points [..., 8] what is kept."""
+        return values[..., self.kept]
+
+    def whole(self, packed: np.ndarray) -> np.ndarray:
+        """The points [..., 8] float32 again."""
+        values = _nothing(*packed.shape[:-1])
+        values[..., self.kept] = packed
+        if self.derive is not None:
+            self.derive(values)
+        return values
+
+
+def _derive_rms(values: np.ndarray) -> None:
+    mean, std = values[..., _MEAN].astype(np.float64), values[..., _STD].astype(np.float64)
+    with np.errstate(over="ignore"):
+        values[..., _RMS] = np.sqrt(mean * mean + std * std)
+
+
+OF_TENSORS = Layout((_MIN, _MAX, _MEAN, _STD, _ZEROS, _NONFINITE, _COUNT), pooled, _derive_rms)
 
 
 class History:
-    """Points of many things over the run, each known by its number: [8] float32, or what `pool` makes one of two of."""
+    """Points of many things over the run, each known by its number: [8] float32."""
 
-    def __init__(self, kept: int = KEPT, pool: Pool = pooled) -> None:
-        self._kept = kept
-        self._pool = pool
-        self._points = _nothing(kept, 0)
-        self._first = np.zeros(kept, dtype=np.int64)
-        self._last = np.zeros(kept, dtype=np.int64)
+    def __init__(self, most: int = KEPT, layout: Layout = OF_TENSORS) -> None:
+        self._most = most
+        self._layout = layout
+        self._points = self._room(0)
+        self._first = np.zeros(most, dtype=np.int64)
+        self._last = np.zeros(most, dtype=np.int64)
         self._used = 0
         self._stride = 1
         """Steps in one point."""
@@ -107,27 +138,35 @@ class History:
     def __len__(self) -> int:
         return self._used
 
+    def _room(self, things: int) -> np.ndarray:
+        return self._layout.packed(_nothing(self._most, things))
+
     def add(self, step: int, keys: np.ndarray, values: np.ndarray) -> None:
         """One step: the numbers of its keys [n], each once, and their points [n, 8]."""
+        layout = self._layout
         if len(keys) and keys.max() >= self._points.shape[1]:
-            wider = _nothing(self._kept, int(keys.max()) + 1)
+            wider = self._room(int(keys.max()) + 1)
             wider[:, : self._points.shape[1]] = self._points
             self._points = wider
         if self._open == 0:
-            if self._used == self._kept:
+            if self._used == self._most:
                 self._halve()
             if self._open == 0:
-                self._points[self._used] = _nothing(self._points.shape[1])
+                self._points[self._used] = layout.packed(_nothing())
                 self._first[self._used] = step
                 self._used += 1
         here = self._points[self._used - 1]
-        here[keys] = values if self._open == 0 else self._pool(here[keys], values)
+        if self._open:
+            values = layout.pool(layout.whole(here[keys]), values)
+        here[keys] = layout.packed(values)
         self._last[self._used - 1] = step
         self._open = (self._open + 1) % self._stride
 
     def _halve(self) -> None:
-        half = self._kept // 2
-        self._points[:half] = self._pool(self._points[0::2], self._points[1::2])
+        half, whole = self._most // 2, self._layout.whole
+        for place in range(half):
+            pair = (whole(each) for each in self._points[2 * place : 2 * place + 2])
+            self._points[place] = self._layout.packed(self._layout.pool(*pair))
         self._first[:half] = self._first[0::2]
         self._last[:half] = self._last[1::2]
         self._used = half
@@ -137,16 +176,18 @@ class History:
         """Of one key: the points in which it was measured."""
         if key >= self._points.shape[1]:
             return Series(self._first[:0], self._last[:0], _nothing(0))
-        values = self._points[: self._used, key]
-        there = values[:, _COUNT] > 0
-        return Series(self._first[: self._used][there], self._last[: self._used][there], values[there])
+        packed = self._points[: self._used, key]
+        there = packed[:, -1] > 0
+        return Series(
+            self._first[: self._used][there], self._last[: self._used][there], self._layout.whole(packed[there])
+        )
 
 
 class Scalars:
     """Numbers of a step, such as the loss, over the run: kept as `History` keeps, by name."""
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._history = History(kept)
+    def __init__(self, most: int = SCALARS_KEPT) -> None:
+        self._history = History(most)
         self._names: dict[str, int] = {}
 
     @property

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from torchtap.monitor._batches import Batches
+from torchtap.monitor._bookkeeping import plain
 from torchtap.monitor._layers import WatchedLayer, fan_in
-from torchtap.monitor._parameters import without_wrappers
-from torchtap.monitor._units import Look
+from torchtap.monitor._looks import Look
+from torchtap.monitor._parameters import is_plain, without_wrappers
 from torchtap.monitor.history import Series
 
 if TYPE_CHECKING:
@@ -159,7 +161,6 @@ def run_of(watch: Watch, closer: Closer) -> Run:
     """The run as it is now. Reads the model's parameters once."""
     watch._flush()
     model = watch.model
-    closer.units.finish()
     moved = closer.book.finish()
     optimizer = watch._optimizer() if watch._optimizer is not None else None
     parameters = tuple(_parameters(watch, closer, model, optimizer, moved)) if model is not None else ()
@@ -203,7 +204,7 @@ def _filled(series: Series) -> Series | None:
 
 
 def _layers(watch: Watch, closer: Closer) -> Iterator[LayerRun]:
-    looks = closer.units.looks
+    looks = closer.units.looks()
     ran = sorted((number for number in looks), key=lambda number: looks[number].order)
     silent = [number for number in range(len(watch.layers)) if number not in looks]
     first: dict[tuple[int, str], Series] = {}
@@ -261,6 +262,8 @@ def _parameters(
     never = book.never_gradient()
     numbers = {name: number for number, name in enumerate(watch._parameters.names)}
     for path, parameter in model.named_parameters():
+        if is_lazy(parameter):  # of no shape yet
+            continue
         holder = modules.get(path.rpartition(".")[0])
         name = without_wrappers(model, path)
         series = watch._parameter_history.series(numbers.get(name, 1 << 40))
@@ -275,7 +278,7 @@ def _parameters(
             dtype=str(parameter.dtype).removeprefix("torch."),
             requires_grad=parameter.requires_grad,
             in_optimizer=None if optimizer is None else group is not None,
-            lr=float(group["lr"]) if group is not None else None,
+            lr=float(group["lr"]) if group is not None and group.get("lr") is not None else None,
             weight_decay=float(group.get("weight_decay", 0)) if group is not None else None,
             had_gradient=path not in never,
             moved=moved.get(path, True),
@@ -292,9 +295,7 @@ def _parameters(
 @torch.no_grad()
 def _now(parameter: Tensor, holder: nn.Module | None) -> dict[str, Any]:
     nothing = {"equal_units": False, "zero": False, "nonfinite": 0, "fresh": False}
-    if parameter.layout is not torch.strided or parameter.device.type == "meta" or not parameter.numel():
-        return nothing
-    if not parameter.is_floating_point() or hasattr(parameter, "to_local"):
+    if not is_plain(parameter) or hasattr(parameter, "to_local"):
         return nothing
     value = parameter.detach()
     matrix = value.dim() >= 2 and value.shape[0] > 1
@@ -359,7 +360,7 @@ def _copies(closer: Closer, model: nn.Module) -> Iterator[tuple[str, str]]:
 def _shared(model: nn.Module) -> Iterator[tuple[str, str]]:
     at: dict[tuple[Any, ...], str] = {}
     for name, parameter in model.named_parameters():
-        if parameter.layout is not torch.strided or parameter.device.type == "meta" or not parameter.numel():
+        if not plain(parameter):
             continue
         if hasattr(parameter, "to_local"):
             continue

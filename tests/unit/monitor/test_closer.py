@@ -36,7 +36,7 @@ def look_at(model: nn.Module, x: Tensor, layer: str = "0") -> _units.Look:
         units: Units = w._closer.units
         units.read()
     (number,) = (number for number, each in enumerate(w.layers) if each.name == layer)
-    return units.looks[number]
+    return units.looks()[number]
 
 
 @pytest.mark.parametrize("place", [0, 1, 63, 64, 4095])

@@ -111,7 +111,7 @@ def test_zeros_that_are_counted_seldom_outlive_the_pooling_of_steps(monkeypatch:
     monkeypatch.setattr(kernel, "found", lambda: kernel.Found(None, "left out"))
     model = net()
     with watch(model) as w:
-        for _ in range(300):
+        for _ in range(150):
             model(torch.randn(3, 4)).sum().backward()
             w.step()
     zeros = w.series("1")["zeros"]

@@ -25,7 +25,7 @@ _RECTIFIERS = ("ReLU", "ReLU6")
 def _dead(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     for layer in run.layers:
         look = layer.look
-        if look.dead is None or len(look.dead) < limit["units"] or len(look.dead_shares) < limit["looks"]:
+        if look.dead is None or len(look.dead) < limit["units"] or len(look.number("dead")) < limit["looks"]:
             continue
         if layer.kind not in _RECTIFIERS and (layer.after_kind in _RECTIFIERS or layer is run.layers[-1]):
             continue
@@ -38,7 +38,7 @@ def _dead(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
         share = float((look.dead >= limit["looks"]).mean())
         if share < limit["share"]:
             continue
-        at_start = look.dead_shares[0] >= 0.8 * limit["share"]
+        at_start = look.number("dead")[0] >= 0.8 * limit["share"]
         source = layer if layer.parametric else run.layer(layer.before)
         line = initialisation(source, activation="ReLU")
         if at_start:

@@ -16,7 +16,7 @@ _HEALTHY = "measured on the healthy trainings of docs/cases.md: none comes near"
 
 def _batch_norms(run: Run) -> Iterator[LayerRun]:
     for layer in run.layers:
-        if "BatchNorm" in layer.kind and layer.training and layer.look.samples:
+        if "BatchNorm" in layer.kind and layer.training and layer.look.number("samples"):
             yield layer
 
 
@@ -31,7 +31,7 @@ def _groups(channels: int) -> int:
 def _tiny(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     for layer in _batch_norms(run):
         rows = layer.look.number("rows")
-        samples = float(np.median(layer.look.samples))
+        samples = float(np.median(layer.look.number("samples")))
         if len(rows) < limit["looks"]:
             continue
         typical = float(np.median(rows))
