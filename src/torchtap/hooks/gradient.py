@@ -50,17 +50,20 @@ def on_gradient(tensor: Tensor, function: Callable[[Tensor], object]) -> Removab
     return handle
 
 
-def follow(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
-    """`on_gradient` for good, at a third of its price: no handle is made. `hook` is called by autograd itself.
+def follow(tensor: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle | None:
+    """`on_gradient` at a third of its price: no handle is made, since the hook goes with the graph. `hook` is called by
+    autograd itself.
 
     It must return None, and be marked as `_GradientHook` is. The tensor requires a gradient and is in no transform.
+    A leaf keeps its hooks for good: only then there is a handle, to take it off.
     """
     if tensor._backward_hooks is not None or tensor.grad_fn is None:
-        tensor.register_hook(hook)  # type: ignore[no-untyped-call]
-        return
+        handle: RemovableHandle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+        return handle if tensor.grad_fn is None else None
     # As Tensor.register_hook does it. Other keys are the numbers of handles.
     tensor._backward_hooks = OrderedDict(torchtap=hook)
     tensor.grad_fn._register_hook_dict(tensor)
+    return None
 
 
 def is_transformed(tensor: Any) -> bool:

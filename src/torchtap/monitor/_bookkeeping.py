@@ -6,6 +6,7 @@ never had a gradient yet; a few elements of every parameter are compared in ever
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -77,7 +78,9 @@ class Bookkeeping:
         if model is None:
             return
         if self._never is None:
-            self._never = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+            self._never = {
+                sys.intern(name) for name, parameter in model.named_parameters() if parameter.requires_grad
+            }
         if self._never:
             named = dict(model.named_parameters())
             self._never = {name for name in self._never if name in named and named[name].grad is None}
@@ -106,6 +109,8 @@ class Bookkeeping:
         model = self._model()
         if looking and model is not None and self._before is not None:
             self._after = _Samples(model)
+            if self._before.is_here and self._after.is_here:
+                self._compare()
 
     def _compare(self) -> None:
         before, after, start = self._before, self._after, self._start
@@ -162,7 +167,7 @@ class _Samples:
         of_devices: dict[torch.device, dict[str, Tensor]] = {}
         for name, parameter in model.named_parameters():
             if plain(parameter) and plain(value := local(parameter).detach()):
-                of_devices.setdefault(value.device, {})[name] = spread(value, ELEMENTS).double()
+                of_devices.setdefault(value.device, {})[sys.intern(name)] = spread(value, ELEMENTS).double()
         for device, parts in of_devices.items():
             read = read_later(torch.cat(list(parts.values())))
             self._reads.append((list(parts), [len(part) for part in parts.values()], read))
@@ -174,6 +179,11 @@ class _Samples:
         for names, lengths, read in reads:
             parts = np.split(read() + 0.0, np.cumsum(lengths)[:-1])  # -0.0 is the same as 0.0
             self._hashes.update((name, hash(part.tobytes())) for name, part in zip(names, parts, strict=True))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether nothing is on the way."""
+        return not self._reads
 
     @property
     def hashes(self) -> dict[str, int]:

@@ -65,6 +65,8 @@ class Clearing:
     def _forward(self, number: int, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002
         if not is_aside():
             for _, tensor in tensors(output):
+                if tensor.is_leaf:  # it would keep the hook for good
+                    continue
                 on_gradient(tensor, lambda _gradient: self._backward(number))
                 return
 

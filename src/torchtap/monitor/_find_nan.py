@@ -35,14 +35,23 @@ class NanReport:
     """Inputs, parameters and buffers that held NaN or Inf before anything ran."""
     harmless: Origin | None = None
     """An infinity on the way to a loss and gradients that are finite."""
+    came_in: bool = False
+    """The loss or a gradient is not finite, and no operation made it of finite values: it came in by a value that is
+    neither parameter, buffer nor input, as a target of the loss, or as an infinity among inputs or buffers."""
 
     def __bool__(self) -> bool:
-        return bool(self.origin or self.given)
+        return bool(self.origin or self.given or self.came_in)
 
     def __str__(self) -> str:
         if self.given:
             held = [f"  {name}: {values}" for name, values in self.given]
             return "\n".join(["NaN or Inf was there before anything ran:", *held])
+        if self.came_in:
+            return (
+                "the loss or a gradient is NaN or Inf, and no operation made it of finite values: it came in from "
+                "outside, as a target of the loss, a tensor that is no parameter or buffer, or an infinity in the "
+                "inputs or buffers\ndo     torch.isfinite(target).all(), and the same for each of these"
+            )
         if self.origin is None:
             text = "all values and gradients are finite"
             return (
@@ -123,7 +132,7 @@ def look_for_nan(
     origin = looking.infinite or looking.nan
     if finite:
         return NanReport(None, None, (), harmless=looking.infinite)
-    return NanReport(origin, looking.nan if looking.nan is not origin else None, ())
+    return NanReport(origin, looking.nan if looking.nan is not origin else None, (), came_in=origin is None)
 
 
 def _run(

@@ -155,7 +155,9 @@ class LayerHook(Harmless):
         state = self._state
         state.gradients += 1
         if state.gradients <= MOST_GRADIENTS:
-            follow(tensor, _GradientHook(state.me, number))
+            of_leaf = follow(tensor, _GradientHook(state.me, number))
+            if of_leaf is not None:
+                state.of_leaves.append(of_leaf)
 
     def _recomputed(self, output: Any) -> None:
         """A checkpoint runs the forward again within backward. Its values are known; of a reentrant one, which ran
@@ -226,4 +228,7 @@ class PassHook(Harmless):
         if tensor.dtype in _WHOLE and tensor.numel() <= _MOST_TOKENS:
             values = tensor.detach().double()
         if refusal(values) is None:
-            state.measure(values, state.keys.number(Key(-1, 0, path, "input")), zeros=False)
+            number = state.keys.number(Key(-1, 0, path, "input"))
+            if values is not tensor:
+                state.whole_inputs.add(number)
+            state.measure(values, number, zeros=False)

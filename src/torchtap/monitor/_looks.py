@@ -1,4 +1,4 @@
-"""What closer looks have seen of the layers, kept in little memory: arrays over all layers instead of objects of each."""
+"""What closer looks have seen of the layers, in little memory: arrays over all layers instead of objects of each."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Look:
     """What was seen of one layer. Shares are of 0 to 1, one a look, in order."""
 
     dead: np.ndarray | None = None
-    """[units] uint8: looks in a row, up to the last, in which the unit gave nothing above 0 and got no gradient; at most
-    `IN_A_ROW`."""
+    """[units] uint8: looks in a row, up to the last, in which the unit gave nothing above 0 and got no gradient;
+    `IN_A_ROW` at most."""
     numbers: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """By name: see `_units._MEASURES`, and "dead", the share of the units."""
     steps: dict[str, tuple[int, ...]] = field(default_factory=dict)

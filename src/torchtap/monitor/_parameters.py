@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from torchtap.hooks.names import WRAPPING, wrapped
 from torchtap.monitor._rows import read_later
-from torchtap.monitor.stats.refusing import PLAIN
 from torchtap.monitor.history import Layout
+from torchtap.monitor.stats.refusing import PLAIN
 
 COLUMNS = ("value", "gradient", "update", "sampled")
 """Root mean squares: of all values, of all gradients, of the update of a sample, of the sample's values before it."""

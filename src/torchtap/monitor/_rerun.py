@@ -83,13 +83,9 @@ class KeptBatch:
         """
         if self._inputs is None:
             return Rerun(None, "no forward of the model itself has recorded gradients in this step")
-        if bad := [path for path, each in self._gradients.items() if not bool(torch.isfinite(each).all())]:
-            output = f"output {bad[0]}".strip()
-            return Rerun(
-                None,
-                f"what the loss gave to the model's {output} as its gradient was not finite already, so the loss made "
-                "it: torchtap.find_nan(model, batch, loss) names the operation",
-            )
+        bad = [path for path, each in self._gradients.items() if not bool(torch.isfinite(each).all())]
+        if bad:  # by a forward that gave NaN, or by the loss itself
+            self._gradients = {}
         args, kwargs = self._inputs
         try:
             copied = copy.deepcopy(_unwrapped(model))
@@ -97,9 +93,17 @@ class KeptBatch:
             return Rerun(None, f"the model cannot be copied: {type(error).__name__}: {error}")
         try:
             with self._as_it_was():
-                return Rerun(look_for_nan(copied, args, kwargs, self._loss, backward=bool(self._gradients)))
+                report = look_for_nan(copied, args, kwargs, self._loss, backward=bool(self._gradients))
         except Exception as error:
             return Rerun(None, f"its copy raised {type(error).__name__}: {error}")
+        if bad and not report:
+            output = f"output {bad[0]}".strip()
+            return Rerun(
+                None,
+                f"what the loss gave to the model's {output} as its gradient was not finite already, so the loss made "
+                "it: torchtap.find_nan(model, batch, loss) names the operation",
+            )
+        return Rerun(report)
 
     def _loss(self, output: Any) -> Tensor:
         """Whose gradients are those that came."""

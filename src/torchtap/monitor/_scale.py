@@ -33,6 +33,11 @@ class Scale:
         self._of_passes: list[Callable[[], float]] = []
 
     @property
+    def is_on(self) -> bool:
+        """Whether there is a scaler that scales."""
+        return self._scaler is not None
+
+    @property
     def tag(self) -> int:
         """What the numbers of this pass' rows are raised by."""
         return PASSES * (len(self._of_passes) - 1) if self._of_passes else 0

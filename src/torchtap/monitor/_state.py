@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.amp.grad_scaler import GradScaler
+from torch.utils.hooks import RemovableHandle
 
 from torchtap.monitor._keys import Key, KeyTable
 from torchtap.monitor._rows import DeviceRows, HostRows, Rows
@@ -52,6 +53,7 @@ class State:
         """Whether the model's last forward recorded gradients: what runs without them inside is a checkpoint then."""
         self.passes = 0
         """Grows with each forward and each step: a layer counts its calls anew then."""
+        self.training_passes = 0
         self.forwards = 0
         """Of the model itself, until now."""
         self.step = 0
@@ -62,6 +64,10 @@ class State:
         """Layers that run as compiled code: hooks that come and go would have it compiled anew."""
         self.gradients = 0
         """Hooked in this step; those beyond `MOST_GRADIENTS` are counted only."""
+        self.whole_inputs: set[int] = set()
+        """Numbers of the model's inputs that are indices or the like."""
+        self.of_leaves: list[RemovableHandle] = []
+        """Hooks on gradients of parameters that a layer gave as its output: they would stay."""
         self.keys = KeyTable()
         self.scale = Scale(scaler)
         self._device_path = device_path
@@ -76,6 +82,7 @@ class State:
         self.forwards += 1
         self.training_pass = training
         if training:
+            self.training_passes += 1
             self.scale.begin_pass()
 
     def measure(self, tensor: Tensor, number: int, *, zeros: bool) -> str | None:
@@ -112,6 +119,12 @@ class State:
         rows = self._devices.get(device)
         return self._devices.setdefault(device, DeviceRows(device)) if rows is None else rows
 
+    def now(self) -> Rows:
+        """This step's rows until now, without scale and passes undone. Waits for devices."""
+        rows = [each.now() for each in (self._host, *self._devices.values())]
+        numbers = np.concatenate([each for each, _ in rows]) % PASSES
+        return numbers, np.concatenate([each for _, each in rows])
+
     def first_nonfinite_now(self, *, wait: bool) -> Key | None:
         """Which of this step's rows until now is the first that is not finite; `wait`: those on devices, too."""
         of = [self._host, *(self._devices.values() if wait else ())]
@@ -133,9 +146,15 @@ class State:
         self.passes += 1
         self.training_pass = False
         self.gradients = 0
+        self.drop_leaves()
         self.sampling = self.step % self.every == 0
         self._look_for_kernel()
         self.counts_zeros = self._kernel is not None or self.step % (ZEROS_EVERY * self.every) == 0
+
+    def drop_leaves(self) -> None:
+        """Take the hooks off parameters."""
+        while self.of_leaves:
+            self.of_leaves.pop().remove()
 
     def _look_for_kernel(self) -> None:
         self._kernel = None if self._device_path else kernel.found().kernel

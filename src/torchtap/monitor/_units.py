@@ -115,7 +115,7 @@ class Units:
                     self._keep(number, name, value, torch.maximum)
         if type(module).forward in _BY_INDEX:
             self._touch(number, module, args, kwargs)
-        if first.requires_grad:
+        if first.requires_grad and not first.is_leaf:  # which would keep the hook for good
             on_gradient(first, functools.partial(self._gradient, number, dimension, rows))
 
     def _unit_dimension(self, module: nn.Module, output: Tensor) -> int:
@@ -187,6 +187,8 @@ class Units:
             values = [found[key] for key in keys]
             parts = [(number, name, len(value)) for (number, name), value in zip(keys, values, strict=True)]
             self._reads.append((step, parts, read_later(torch.cat(values))))
+        if all(device.type == "cpu" for device in by_device):
+            self.read()
 
     def remove(self) -> None:
         """Take the hooks off."""
@@ -387,8 +389,9 @@ _MEASURES: tuple[tuple[Any, Callable[..., Measured]], ...] = (
     (nn.LayerNorm, _layer_norm),
     (nn.MultiheadAttention, _attention),
 )
-"""saturated: share of values; samples: rows of the batch; entropy: 0 to 1, of `choices`; rows: values a channel; mean_off: in running standard
-deviations; variance_off: logarithm of the factor; below_eps: share of rows whose variance is below eps."""
+"""saturated: share of values; entropy: 0 to 1, of `choices`; samples: rows of the batch; rows: values a channel;
+mean_off: in running standard deviations; variance_off: logarithm of the factor; below_eps: share of rows whose
+variance is below eps."""
 _NEED_INPUTS = tuple(
     {nn.Embedding, nn.EmbeddingBag, nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.MultiheadAttention}
 )

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold, nn.Hardshrink, nn.Softshrink)
 """Layers whose outputs have exact zeros: there the fraction of zeros is measured as a rule."""
 _KEPT_OF_PARAMETERS = 16
+_MANY_PASSES = 8
+"""Forwards that record gradients, after which a step should have ended."""
 _open = ByModule["weakref.ref[Watch]"]()
 """The watch of each model that has one."""
 
@@ -323,7 +325,15 @@ class Watch:
         left out do not count.
         """
         self._flush()
-        return self._first
+        return self._first or self._first_of_open_step()
+
+    def _first_of_open_step(self) -> FirstNonfinite | None:
+        """A loop that stops at a NaN ends no step: what it has measured of it counts."""
+        state = self._state
+        if not self.is_open or state.scale.is_on:  # gradients of a step that may yet be left out
+            return None
+        first = first_of(state.step, *state.now(), state.keys, self.layers)
+        return None if first is None else self._with_weights(first, self._at_first)
 
     def series(
         self, layer: str, direction: str = "output", *, call: int = 0, path: str | None = None
@@ -409,6 +419,8 @@ class Watch:
                 whatever_fails.callback(self._kept.drop)
             whatever_fails.callback(_detach, self._hooks, self._handles, self._state, self._closer)
             self._flush()
+            self._first = self._first or self._first_of_open_step()
+            self._warn_of_no_step()
             if (
                 self._closer is not None
                 and self._closed_run is None
@@ -416,6 +428,21 @@ class Watch:
                 and self.model is not None
             ):
                 self._closed_run = run_of(self, self._closer)  # the model may go before anybody asks
+
+    def _warn_of_no_step(self) -> None:
+        if self.is_open and not self.steps and self._state.training_passes >= _MANY_PASSES:
+            ends = "the optimizer" if self._optimizer is not None else "w.step()"
+            warnings.warn(
+                f"no step ended in {self._state.training_passes} forwards, so nothing was measured: {ends} was never "
+                + (
+                    "called: optimizer.step(), of this very optimizer"
+                    if self._optimizer is not None
+                    else "called"
+                )
+                + ", or a GradScaler left out every step",
+                WatchWarning,
+                stacklevel=4,
+            )
 
     def __enter__(self) -> Watch:
         if not self.is_open:
@@ -467,6 +494,7 @@ def _detach(hooks: Hooks, handles: list[RemovableHandle], state: State, closer: 
     while handles:
         handles.pop().remove()
     state.sampling = False
+    state.drop_leaves()
 
 
 def _later(value: float | Tensor) -> Callable[[], float]:
@@ -535,8 +563,8 @@ def watch(
     then.
 
     Outputs, gradients, random numbers and `state_dict()` are what they are without. Hooks are no part of copies and
-    files of the model. A step holds one row of 64 bytes for each tensor; the history holds some 3 KB for each layer,
-    all together some 13 KB, however long the run is. On a GPU nothing waits: rows are read when the next step ends.
+    files of the model. A step holds one row of 64 bytes for each tensor; history, hooks and all else keep some 4 KB
+    for each layer, however long the run is. On a GPU nothing waits: rows are read when the next step ends.
 
     Raises TypeError and ValueError for arguments that are none, `hooks.PatternError` where `layers` matches nothing,
     RuntimeError where the model is watched already.

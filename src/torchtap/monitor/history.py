@@ -1,6 +1,6 @@
 """What a watch remembers of a run: some dozens of points a tensor, however long the run is.
 
-The first 28 steps are kept as they are. Then two neighbours become one point, and each new point stands for twice as
+The first 24 steps are kept as they are. Then two neighbours become one point, and each new point stands for twice as
 many steps, and so on: the whole run at ever coarser steps, in memory that does not grow. Nothing falls between points:
 a point holds the least minimum, the greatest maximum and all non-finite values of its steps, and mean, rms and
 std as if its steps' values were one tensor. The rms is not kept: mean and std give it.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-KEPT = 28
+KEPT = 24
 SCALARS_KEPT = 48
 COLUMNS = ("min", "max", "mean", "rms", "std", "zeros", "nonfinite", "count")
 """Of a point. `zeros` is a fraction and NaN where it is not measured; `nonfinite` and `count` are numbers of values."""
@@ -179,7 +179,9 @@ class History:
         packed = self._points[: self._used, key]
         there = packed[:, -1] > 0
         return Series(
-            self._first[: self._used][there], self._last[: self._used][there], self._layout.whole(packed[there])
+            self._first[: self._used][there],
+            self._last[: self._used][there],
+            self._layout.whole(packed[there]),
         )
 
 

@@ -149,6 +149,8 @@ class Run:
     first_nonfinite: FirstNonfinite | None
     training: bool
     """The mode of the model itself."""
+    training_passes: int = 0
+    """Forwards of the model itself that recorded gradients."""
     rank: int = 0
     world: int = 1
 
@@ -174,7 +176,7 @@ def run_of(watch: Watch, closer: Closer) -> Run:
         inputs=tuple(
             watch._history.series(number)
             for number, key in enumerate(watch._state.keys.keys)
-            if key.direction == "input"
+            if key.direction == "input" and number not in watch._state.whole_inputs
         ),
         batches=closer.batches.seen(),
         optimizer=None if optimizer is None else _optimizer(closer.book, model, optimizer),
@@ -185,6 +187,7 @@ def run_of(watch: Watch, closer: Closer) -> Run:
         shared_storage=tuple(_shared(model)) if model is not None else (),
         first_nonfinite=watch.first_nonfinite(),
         training=model.training if model is not None else True,
+        training_passes=watch._state.training_passes,
         rank=torch.distributed.get_rank() if distributed else 0,
         world=torch.distributed.get_world_size() if distributed else 1,
     )

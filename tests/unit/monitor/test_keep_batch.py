@@ -18,7 +18,7 @@ from torch.nn.parallel import DataParallel
 
 from torchtap.monitor import watch
 from torchtap.monitor._first import FirstNonfinite
-from torchtap.monitor._watch import Watch
+from torchtap.monitor._watch import Watch, WatchWarning
 
 
 class Distance(nn.Module):
@@ -331,3 +331,28 @@ def test_a_gpu_that_the_training_does_not_use_is_left_alone(monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert report_of(trained(Distance(), distances, keep_batch=True)).origin.node == "SqrtBackward0"
+
+
+def test_a_forward_that_made_nan_is_run_again_though_the_loss_gave_nan_gradients() -> None:
+    """As any but the plainest loss does: mse of NaN has NaN as its gradient."""
+
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.b((self.a(x) - 100).sqrt())
+            return out
+
+    model = Root()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(WatchWarning), watch(model, optimizer, keep_batch=True) as w:
+        nn.functional.mse_loss(model(torch.randn(2, 4)), torch.zeros(2, 1)).backward()
+        optimizer.step()
+    first = w.first_nonfinite()
+    assert first is not None
+    assert first.rerun is not None
+    assert first.rerun.report is not None
+    assert first.rerun.report.origin is not None
+    assert first.rerun.report.origin.operator == "aten.sqrt"

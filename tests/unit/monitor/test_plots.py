@@ -115,10 +115,10 @@ class TestMaps:
         assert names(figure) == ["0 Linear", "1 ReLU", "2 Linear", "3 ReLU", "4 Linear"]
 
     def test_a_point_of_many_steps_is_as_wide_as_they_are(self):
-        figure = plots.activation_map(trained(net(2), 60))
+        figure = plots.activation_map(trained(net(2), 40))
         edges = figure.axes[0].collections[0].get_coordinates()[0, :, 0]
         assert edges[:3].tolist() == [0, 2, 4]
-        assert edges[-1] == 60
+        assert edges[-1] == 40
 
     def test_steps_that_were_not_measured_leave_no_gap(self):
         figure = plots.activation_map(trained(net(2), 21, every=10))

@@ -29,6 +29,7 @@ _ORDER = (
     "gradients.cleared_before_step",
     "lr.zero",
     "parameter.undone",
+    "optimizer.never_steps",
     "optimizer.no_effect",
     "parameter.rounded",
     "gradients.never_cleared",

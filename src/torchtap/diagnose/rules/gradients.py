@@ -24,6 +24,15 @@ def _is_reached(layer: LayerRun) -> bool:
     return layer.gradient is not None and bool((layer.gradient["absmax"] > 0).any())
 
 
+def _reached(run: Run, share: float) -> list[LayerRun]:
+    """Layers with parameters that gradients reach, in as many of the points."""
+    return [
+        each
+        for each in run.layers
+        if each.parameters and each.gradient is not None and (each.gradient["absmax"] > 0).mean() >= share
+    ]
+
+
 def _cleared_before_step(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     optimizer = run.optimizer
     if (
@@ -34,7 +43,7 @@ def _cleared_before_step(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]
     ):
         return
     trainable = any(each.requires_grad for each in run.parameters)
-    reached = [each for each in run.layers if each.parameters and _is_reached(each)]
+    reached = _reached(run, limit["share"])
     if run.no_gradient_before_steps and trainable and reached:
         yield Seen("", {"kind": optimizer.kind, "layer": reached[-1].name})
 
@@ -75,7 +84,8 @@ def _untouched(run: Run, *, ran: bool) -> list[ParameterRun]:
 
 def _no_gradient(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     found = _untouched(run, ran=True)
-    if run.steps < limit["steps"] or not found or run.no_gradient_before_steps:
+    cleared = run.no_gradient_before_steps and any(_is_reached(each) for each in run.layers)
+    if run.steps < limit["steps"] or not found or cleared:
         return
     yield Seen(found[0].name, {"number": len(found), "names": listed([each.name for each in found])})
 
@@ -268,7 +278,15 @@ RULES = (
         looks_at="the parameters' gradients right before every tenth step; the gradients of the layers' outputs",
         definition="Gradients reach the layers, and right before the optimizer's step no parameter has one that is "
         "not 0.",
-        limits=(Limit("steps", 5, "steps", "as many must have been seen"),),
+        limits=(
+            Limit("steps", 5, "steps", "as many must have been seen"),
+            Limit(
+                "share",
+                0.9,
+                "of the points",
+                "behind a ReLU that is dead for most inputs they are 0 by themselves",
+            ),
+        ),
         seen="gradients reach {layer}, and right before each step of {kind} all parameters have none or 0",
         cause="zero_grad() runs between backward() and step(), so the step has nothing to go by",
         remedy="in this order: optimizer.zero_grad(); loss.backward(); optimizer.step()",
@@ -362,7 +380,8 @@ RULES = (
         limits=(_STEPS,),
         seen="{number} parameters of layers that run never had a gradient: {names}",
         cause="the graph is cut between this layer and the loss: .detach(), .data, .item(), torch.no_grad(), argmax or "
-        "numpy on the way, or the output is not used in the loss",
+        "numpy on the way, or the output is not used in the loss; where it is every parameter, loss.backward() may be "
+        "missing",
         remedy="take the cut out, or add the output's term to the loss; layer by layer: print(output.requires_grad, "
         "output.grad_fn)",
         fine_when="it is meant to be frozen; requires_grad_(False) says so",

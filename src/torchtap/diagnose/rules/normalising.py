@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from torchtap._findings import Severity
-from torchtap.diagnose._reading import access
+from torchtap.diagnose._reading import access, edges, trend
 from torchtap.diagnose.rule import Limit, Rule, Seen
 from torchtap.monitor.run import LayerRun, Run
 
@@ -105,7 +105,17 @@ def _below_eps(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
             )
 
 
+def _learns(run: Run, share: float) -> bool:
+    """Whether the loss has fallen below this share of what it was."""
+    if run.loss is None or trend(run) != "falls":
+        return False
+    first, last = edges(run.loss["mean"].astype(np.float64))
+    return last < share * first
+
+
 def _collapse(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
+    if _learns(run, limit["fall"]):
+        return
     for layer in run.layers:
         if layer.kind != "MultiheadAttention":
             continue
@@ -206,13 +216,15 @@ RULES = (
         id="attention.collapse",
         severity=Severity.WARN,
         looks_at="entropy of the attention weights of two rows of the batch, every tenth step",
-        definition="In three looks in a row the entropy is below 5 % of the highest possible, over all heads.",
+        definition="In three looks in a row the entropy is below 5 % of the highest possible, over all heads, and the "
+        "loss has not fallen by half.",
         limits=(
             Limit(
                 "entropy", 0.05, "of the highest", "Zhai et al. 2023: entropy collapse goes with instability"
             ),
             Limit("looks", 3, "looks", "one batch may do it"),
             Limit("choices", 3, "keys", "two are a decision"),
+            Limit("fall", 0.5, "of the first loss", "a loss below: it has learned where to look"),
         ),
         seen="each query looks at one of {choices} keys: entropy {entropy:.1%} of the highest ({start:.0%} in the "
         "first step)",

@@ -32,9 +32,11 @@ def _first(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:  # noqa: ARG
         return
     before = max((each.values.get("absmax", 0.0) for each in first.before), default=0.0)
     forward = first.key.direction == "output"
+    weights = f", or its weights were made so by step {first.step - 1}" if first.step else ""
     why = (
-        f"inside this layer's forward, or its weights were made so by step {first.step - 1}; the largest value before "
-        f"it in this step was {before:.2g}"
+        "inside this layer's forward, or in an operation between the layer before and this one (a division, log or "
+        f"sqrt; a softmax of a row that is masked throughout){weights}; the largest value before it in this step was "
+        f"{before:.2g}"
         if forward
         else "a derivative after this layer has no finite value: sqrt or norm at 0, log or division by 0, or a masked "
         "value times infinity; the forward was finite"

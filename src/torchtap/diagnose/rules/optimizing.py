@@ -144,6 +144,11 @@ def _rounded(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
             yield Seen(each.name, {"dtype": each.dtype, "lr": each.lr})
 
 
+def _never_steps(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
+    if not run.steps and run.training_passes >= limit["passes"]:
+        yield Seen("", {"passes": run.training_passes})
+
+
 def _undone(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
     if run.undone >= limit["looks"]:
         yield Seen("", {"looks": run.undone})
@@ -237,6 +242,20 @@ RULES = (
         fine_when="never",
         explains=_ALL_FLAT,
         find=_no_effect,
+    ),
+    Rule(
+        id="optimizer.never_steps",
+        severity=Severity.WARN,
+        looks_at="forwards that record gradients, and steps that ended",
+        definition="No step ended, though the model ran forward in training many times.",
+        limits=(Limit("passes", 8, "forwards", "more micro-batches than most accumulate"),),
+        seen="{passes} forwards recorded gradients, and no step ended, so nothing else was measured",
+        cause="optimizer.step() is not called, or of another optimizer than watch() was given; a GradScaler leaves out "
+        "every step; without an optimizer, w.step() is not called",
+        remedy="torchtap.watch(model, optimizer) with the optimizer whose step() the loop calls, or w.step() right "
+        "after it",
+        fine_when="gradients are accumulated over more forwards than ran until now",
+        find=_never_steps,
     ),
     Rule(
         id="parameter.undone",

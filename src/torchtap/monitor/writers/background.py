@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import queue
 import threading
 import warnings
@@ -32,6 +33,7 @@ class Background:
         for writer in self._writers:
             writer.start(about)
         self._queue: queue.Queue[Record | None] = queue.Queue(CAPACITY)
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name="torchtap writer", daemon=True)
         self._thread.start()
         # A daemon thread is stopped in the middle of a line when Python ends: end it before.
@@ -52,8 +54,10 @@ class Background:
         """Write what waits, and close the writers. Doing it again does nothing."""
         atexit.unregister(self._at_exit)
         if self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join(_LONGEST_S)
+            self._closing = True
+            with contextlib.suppress(queue.Full):
+                self._queue.put(None, timeout=_LONGEST_S)
+                self._thread.join(_LONGEST_S)
             if self._thread.is_alive():
                 warnings.warn(
                     f"writers did not end in {_LONGEST_S:.0f} s; {self._queue.qsize()} steps wait to be written",
@@ -74,6 +78,8 @@ class Background:
                     writer.write(record)
                 except Exception as error:
                     self._end(writer, error, record.step)
+            if self._closing and self._queue.empty():  # it was too full to be told the end
+                break
         for writer in self._writers:
             try:
                 writer.close()
@@ -84,4 +90,6 @@ class Background:
         self._writers = [each for each in self._writers if each is not writer]
         self.failed.append((writer, error))
         when = "while closing" if step is None else f"at step {step}: steps from here on are not written"
-        warnings.warn(f"{writer} failed {when}: {error}", WriterWarning, stacklevel=2)
+        # As an error, where warnings are errors, it would end the other writers, too.
+        with contextlib.suppress(WriterWarning):
+            warnings.warn(f"{writer} failed {when}: {error}", WriterWarning, stacklevel=2)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import torch
 from torch import Tensor, nn
@@ -247,3 +248,52 @@ def step_that_does_nothing() -> Watch:
 
     model = mlp(20, 64, 4)
     return fit(model, classes(), optimizer=Clipped(model.parameters(), lr=0.1))
+
+
+@broken("optimizer.never_steps")
+def no_step_at_all() -> Watch:
+    """optimizer.step() is forgotten."""
+    model, data = mlp(20, 64, 4), classes()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Watch(model, optimizer) as w, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(40):
+            x, y = data(step)
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(x), y)
+            w.log(loss=loss)
+            loss.backward()
+        w.close()
+    return w
+
+
+@broken("parameter.no_gradient")
+def loss_that_is_made_a_leaf() -> Watch:
+    """loss.detach().requires_grad_() silences the error of a backward that would reach nothing."""
+    model, data = mlp(20, 64, 4), classes()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Watch(model, optimizer) as w:
+        for step in range(60):
+            x, y = data(step)
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(x), y).detach().requires_grad_()
+            w.log(loss=loss)
+            loss.backward()
+            optimizer.step()
+    return w
+
+
+@broken("relu.dead", "output.constant", "parameter.never_updated", "loss.flat")
+def last_relu_that_dies() -> Watch:
+    """A ReLU after the last layer gives 0 for nearly all rows; the loop itself is in order."""
+    model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 8), nn.ReLU())
+    with torch.no_grad():
+        model[2].bias.fill_(-8.0)
+    target = torch.randn(64, 8)
+    return fit(
+        model,
+        lambda _: (torch.randn(64, 20), target),
+        loss=functional.mse_loss,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        steps=100,
+    )

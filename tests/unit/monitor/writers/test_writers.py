@@ -151,6 +151,13 @@ class Slow:
         pass
 
 
+class Failing(Slow):
+    """Never writes."""
+
+    def write(self, record):
+        raise OSError("no space left")
+
+
 def test_what_a_slow_writer_cannot_take_is_dropped_and_counted(monkeypatch):
     monkeypatch.setattr("torchtap.monitor.writers.background.CAPACITY", 4)
     slow = Slow()
@@ -164,6 +171,30 @@ def test_what_a_slow_writer_cannot_take_is_dropped_and_counted(monkeypatch):
         w.close()
     assert slow.steps == sorted(slow.steps)
     assert len(slow.steps) in (4, 5)
+
+
+def test_a_writer_that_is_stuck_with_a_full_queue_does_not_hold_up_the_end(monkeypatch):
+    monkeypatch.setattr("torchtap.monitor.writers.background.CAPACITY", 2)
+    monkeypatch.setattr("torchtap.monitor.writers.background._LONGEST_S", 0.3)
+    slow = Slow()
+    net = nn.Linear(1, 1)
+    w = watch(net, writers=[slow])
+    for _ in range(6):
+        net(torch.ones(1, 1)).sum().backward()
+        w.step()
+    with pytest.warns(WriterWarning, match=r"did not end in 0 s; 2 steps wait"):
+        w.close()
+    slow.go.set()
+    assert w._background is not None
+    w._background._thread.join(10)
+    assert slow.steps == [0, 1, 2]
+
+
+def test_where_warnings_are_errors_one_failing_writer_does_not_end_the_others(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train([Failing(), JsonLines(tmp_path / "run")])
+    assert len(read_run(tmp_path / "run")[1]) == 12
 
 
 def test_with_block_nothing_is_dropped(monkeypatch):
