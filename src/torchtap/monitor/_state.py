@@ -121,7 +121,7 @@ class State:
 
     def now(self) -> Rows:
         """This step's rows until now, without scale and passes undone. Waits for devices."""
-        rows = [each.now() for each in (self._host, *self._devices.values())]
+        rows = [self._host.now(), *(each.now() for each in self._devices.values())]
         numbers = np.concatenate([each for each, _ in rows]) % PASSES
         return numbers, np.concatenate([each for _, each in rows])
 

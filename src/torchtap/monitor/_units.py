@@ -113,8 +113,9 @@ class Units:
             if isinstance(module, of):
                 for name, value in measure(module, args, kwargs, first):
                     self._keep(number, name, value, torch.maximum)
-        if type(module).forward in _BY_INDEX:
-            self._touch(number, module, args, kwargs)
+        weight = module._parameters.get("weight")
+        if type(module).forward in _BY_INDEX and weight is not None:
+            self._touch(number, len(weight), args, kwargs)
         if first.requires_grad and not first.is_leaf:  # which would keep the hook for good
             on_gradient(first, functools.partial(self._gradient, number, dimension, rows))
 
@@ -149,14 +150,13 @@ class Units:
     def _touch(
         self,
         number: int,
-        module: nn.Embedding | nn.EmbeddingBag,
+        rows: int,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
         indices = args[0] if args else kwargs.get("input")
         if isinstance(indices, Tensor) and indices.dtype in (torch.int64, torch.int32):
             mask = self._masks.get(number)
-            rows = len(module._parameters["weight"])
             if mask is None or len(mask) < rows:
                 wider = torch.zeros(rows, dtype=torch.bool, device=indices.device)
                 if mask is not None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchtap.monitor import _looks, _units
+from torchtap.monitor import _looks
 from torchtap.monitor._closer import Closer
 from torchtap.monitor._parameters import SAMPLE, _sample
 from torchtap.monitor._units import Units
@@ -30,7 +30,7 @@ def test_looks_are_seldom_and_among_the_measured_steps(every: int, steps: int, l
     assert [step for step in range(steps) if closer._looks(step)] == looked
 
 
-def look_at(model: nn.Module, x: Tensor, layer: str = "0") -> _units.Look:
+def look_at(model: nn.Module, x: Tensor, layer: str = "0") -> _looks.Look:
     """After one step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with Watch(model, optimizer) as w:
@@ -98,14 +98,16 @@ class Turned(nn.BatchNorm1d):
     """Over the last dimension."""
 
     def forward(self, given: Tensor) -> Tensor:
-        return super().forward(given.transpose(1, 2)).transpose(1, 2)
+        turned: Tensor = super().forward(given.transpose(1, 2))
+        return turned.transpose(1, 2)
 
 
 class Spectrum(nn.Module):
     """Gives complex numbers."""
 
     def forward(self, given: Tensor) -> Tensor:
-        return torch.fft.fft(given)
+        spectrum: Tensor = torch.fft.fft(given)
+        return spectrum
 
 
 class Magnitude(nn.Module):
@@ -147,7 +149,7 @@ def test_a_layer_that_cannot_be_looked_at_closer_does_not_end_the_training(what:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with Watch(model, optimizer) as w:
         for _ in range(12):
-            model(batch()).sum().backward()
+            model(batch()).sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         assert w.steps == 12
         assert w.looks()

@@ -29,7 +29,7 @@ class Net(nn.Module):
 class Own(torch.optim.Optimizer):
     """Knows its rate by itself."""
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ARG002
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for each in group["params"]:
                 each.data.sub_(each.grad, alpha=0.01)
@@ -56,7 +56,7 @@ def test_compiled_code_is_made_once_and_not_for_each_batch(look_closer: bool) ->
 def test_a_compiled_child_is_no_list() -> None:
     """The truth of an OptimizedModule is its length, and a Linear has none."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
-    model[0] = torch.compile(model[0], backend="eager")
+    model[0] = torch.compile(model[0], backend="eager")  # type: ignore[assignment]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watch(model, optimizer) as w:
         for _ in range(2):

@@ -286,9 +286,9 @@ def loss_that_is_made_a_leaf() -> Watch:
 @broken("relu.dead", "output.constant", "parameter.never_updated", "loss.flat")
 def last_relu_that_dies() -> Watch:
     """A ReLU after the last layer gives 0 for nearly all rows; the loop itself is in order."""
-    model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 8), nn.ReLU())
-    with torch.no_grad():
-        model[2].bias.fill_(-8.0)
+    last = nn.Linear(32, 8)
+    nn.init.constant_(last.bias, -8.0)
+    model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), last, nn.ReLU())
     target = torch.randn(64, 8)
     return fit(
         model,
