@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -193,12 +195,15 @@ def _kept(model: nn.Module) -> Iterator[None]:
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = {each.device for each in (*model.parameters(), *model.buffers()) if each.is_cuda}
+    of_python, of_numpy = random.getstate(), np.random.get_state()  # what models and data use
     for parameter, _ in gradients:
         parameter.grad = None
     try:
         with torch.random.fork_rng([device.index for device in devices]):
             yield
     finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
         with torch.no_grad():
             for buffer, value in buffers:
                 buffer.copy_(value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -169,6 +171,19 @@ def test_find_nan_does_not_call_a_loss_good_whose_target_is_bad(value: float) ->
     report = find_nan(Net(), torch.randn(4, 8), lambda out: nn.functional.mse_loss(out, target))
     assert report
     assert "finite" not in str(report) or "came in from outside" in str(report) or report.origin is not None
+
+
+def test_find_nan_puts_back_the_random_states_of_python_and_numpy_too() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * random.random() * float(np.random.rand())
+
+    def states() -> object:
+        return random.getstate(), np.random.get_state()[1].tobytes()  # type: ignore[union-attr]
+
+    before = states()
+    find_nan(Noisy(), torch.ones(2, 2), torch.sum)
+    assert states() == before
 
 
 def test_token_ids_are_no_pixels() -> None:
