@@ -179,7 +179,7 @@ def test_find_nan_puts_back_the_random_states_of_python_and_numpy_too() -> None:
             return x * random.random() * float(np.random.rand())
 
     def states() -> object:
-        return random.getstate(), np.random.get_state()[1].tobytes()  # type: ignore[union-attr]
+        return random.getstate(), np.random.get_state(legacy=False)["state"]["key"].tobytes()
 
     before = states()
     find_nan(Noisy(), torch.ones(2, 2), torch.sum)
