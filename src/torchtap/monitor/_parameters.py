@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torchtap.hooks.names import WRAPPING, wrapped
 from torchtap.monitor._rows import read_later
 from torchtap.monitor.history import Layout
+from torchtap.monitor.stats.kernel import TYPES
 from torchtap.monitor.stats.refusing import PLAIN
 
 COLUMNS = ("value", "gradient", "update", "sampled")
 """Root mean squares: of all values, of all gradients, of the update of a sample, of the sample's values before it."""
 SAMPLE = 1024
 """Elements of one parameter that its update is measured on. All of a smaller one."""
-_MEASURED = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 RUN = 8
 """They are taken so many in a row, the rows evenly spread: each of them alone would be a miss of the cache."""
 
@@ -104,7 +104,7 @@ def is_plain(tensor: Tensor) -> bool:
     return (
         (type(tensor) in PLAIN or hasattr(tensor, "to_local"))
         and tensor.layout is torch.strided
-        and tensor.dtype in _MEASURED
+        and tensor.dtype in TYPES
         and tensor.device.type != "meta"
         and local(tensor).numel() > 0  # of a small parameter some ranks hold no shard
     )

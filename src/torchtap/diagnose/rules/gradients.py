@@ -19,18 +19,10 @@ def len_of(layer: LayerRun) -> int:
     return 0 if layer.gradient is None else len(layer.gradient)
 
 
-def _is_reached(layer: LayerRun) -> bool:
-    """Whether its output ever had a gradient that is not 0."""
-    return layer.gradient is not None and bool((layer.gradient["absmax"] > 0).any())
-
-
-def _reached(run: Run, share: float) -> list[LayerRun]:
-    """Layers with parameters that gradients reach, in as many of the points."""
-    return [
-        each
-        for each in run.layers
-        if each.parameters and each.gradient is not None and (each.gradient["absmax"] > 0).mean() >= share
-    ]
+def _is_reached(layer: LayerRun, share: float = 0.0) -> bool:
+    """Whether its output had a gradient that is not 0: ever, and in this share of the points."""
+    there = layer.gradient is not None and layer.gradient["absmax"] > 0
+    return bool(np.any(there) and np.mean(there) >= share)
 
 
 def _cleared_before_step(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]:
@@ -43,7 +35,7 @@ def _cleared_before_step(run: Run, limit: Mapping[str, float]) -> Iterator[Seen]
     ):
         return
     trainable = any(each.requires_grad for each in run.parameters)
-    reached = _reached(run, limit["share"])
+    reached = [each for each in run.layers if each.parameters and _is_reached(each, limit["share"])]
     if run.no_gradient_before_steps and trainable and reached:
         yield Seen("", {"kind": optimizer.kind, "layer": reached[-1].name})
 
